@@ -1,0 +1,89 @@
+"""Diverse weight averaging: many fine-tuned models in, one more robust model out.
+
+Every public name is listed here and imported when it is first used, so that `import diwa` is
+instant and a program pays only for what it does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from diwa.data.benchmark import Benchmark as Benchmark
+    from diwa.data.benchmark import Domain as Domain
+    from diwa.data.benchmark import open_folder as open_folder
+    from diwa.data.split import Split as Split
+    from diwa.data.split import split as split
+    from diwa.data.transforms import ImageSpec as ImageSpec
+    from diwa.errors import DiwaError as DiwaError
+    from diwa.evaluate.predict import predict as predict
+    from diwa.evaluate.predictions import Predictions as Predictions
+    from diwa.evaluate.predictions import ensemble as ensemble
+    from diwa.models.network import ModelSpec as ModelSpec
+    from diwa.models.network import Network as Network
+    from diwa.models.network import build_network as build_network
+    from diwa.models.network import restore_network as restore_network
+    from diwa.runs.spec import InitSpec as InitSpec
+    from diwa.runs.spec import RunSpec as RunSpec
+    from diwa.runs.spec import TaskSpec as TaskSpec
+    from diwa.runs.store import Run as Run
+    from diwa.runs.store import Store as Store
+    from diwa.soup.greedy import greedy as greedy
+    from diwa.soup.soup import Soup as Soup
+    from diwa.soup.uniform import uniform as uniform
+    from diwa.sweep.harvest import Harvest as Harvest
+    from diwa.sweep.harvest import harvest as harvest
+    from diwa.sweep.plan import plan as plan
+    from diwa.sweep.run import run_sweep as run_sweep
+    from diwa.sweep.spec import SweepSpec as SweepSpec
+    from diwa.train.loop import train_run as train_run
+    from diwa.train.workplace import Workplace as Workplace
+    from diwa.weights.member import Member as Member
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Benchmark": "diwa.data.benchmark",
+    "DiwaError": "diwa.errors",
+    "Domain": "diwa.data.benchmark",
+    "Harvest": "diwa.sweep.harvest",
+    "ImageSpec": "diwa.data.transforms",
+    "InitSpec": "diwa.runs.spec",
+    "Member": "diwa.weights.member",
+    "ModelSpec": "diwa.models.network",
+    "Network": "diwa.models.network",
+    "Predictions": "diwa.evaluate.predictions",
+    "Run": "diwa.runs.store",
+    "RunSpec": "diwa.runs.spec",
+    "Soup": "diwa.soup.soup",
+    "Split": "diwa.data.split",
+    "Store": "diwa.runs.store",
+    "SweepSpec": "diwa.sweep.spec",
+    "TaskSpec": "diwa.runs.spec",
+    "Workplace": "diwa.train.workplace",
+    "build_network": "diwa.models.network",
+    "ensemble": "diwa.evaluate.predictions",
+    "greedy": "diwa.soup.greedy",
+    "harvest": "diwa.sweep.harvest",
+    "open_folder": "diwa.data.benchmark",
+    "plan": "diwa.sweep.plan",
+    "predict": "diwa.evaluate.predict",
+    "restore_network": "diwa.models.network",
+    "run_sweep": "diwa.sweep.run",
+    "split": "diwa.data.split",
+    "train_run": "diwa.train.loop",
+    "uniform": "diwa.soup.uniform",
+}
+
+__all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'diwa' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

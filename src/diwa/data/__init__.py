@@ -1,0 +1,1 @@
+"""Which example, which domain: folders, splits, the decoded cache, transforms, batches."""

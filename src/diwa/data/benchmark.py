@@ -1,0 +1,220 @@
+"""A benchmark: images by domain and class, opened only when they are looked at."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from diwa.data.cache import CROP_MARGIN, Cache, CachedImages, default_directory
+from diwa.data.folder import File, Listing, list_folder
+from diwa.data.split import Split, split
+from diwa.errors import DataError
+from diwa.progress import QUIET, Progress
+
+
+class Images(Protocol):
+    """Pixels by position: bytes, as height, width and channels."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, position: int) -> np.ndarray: ...
+
+    def original_size(self, position: int) -> tuple[int, int]:
+        """Height and width that crops are drawn for."""
+        ...
+
+
+class Domain:
+    """One domain: labels, and images that are opened when first asked for.
+
+    Args:
+        name: the domain's name.
+        labels: the class of each image.
+        load: gives the images, and which of `labels` they belong to.
+        certain: whether every label has its image; else counting them opens the images.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        labels: np.ndarray,
+        load: Callable[[], tuple[Images, np.ndarray]],
+        *,
+        certain: bool = True,
+    ) -> None:
+        self.name = name
+        self._labels = labels
+        self._load = load
+        self._certain = certain
+
+    @cached_property
+    def _held(self) -> tuple[Images, np.ndarray]:
+        images, kept = self._load()
+        return images, self._labels[kept]
+
+    @property
+    def images(self) -> Images:
+        """The pixels; the first look decodes them or maps the cache."""
+        return self._held[0]
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The class of every image."""
+        return self._labels if self._certain else self._held[1]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+class Benchmark:
+    """Several domains that share their classes.
+
+    Args:
+        name: its name; seeds are derived from it.
+        classes: the names of the classes, in the order of the labels.
+        domains: the domains, in the order that numbers them.
+        digest: names the content.
+        channels: how many channels the images have.
+
+    Example:
+        >>> import diwa
+        >>> photos = diwa.open_folder(example_folder)
+        >>> photos.names, photos.classes
+        (['cartoon', 'photo', 'sketch'], ('cat', 'dog'))
+        >>> len(photos["sketch"]), photos["sketch"].images[0].shape
+        (12, (40, 40, 3))
+    """
+
+    def __init__(
+        self,
+        name: str,
+        classes: Sequence[str],
+        domains: Sequence[Domain],
+        *,
+        digest: str,
+        channels: int = 3,
+    ) -> None:
+        self.name = name
+        self.classes = tuple(classes)
+        self.digest = digest
+        self.channels = channels
+        self._domains = {domain.name: domain for domain in domains}
+
+    @property
+    def names(self) -> list[str]:
+        """The domains' names, in order."""
+        return list(self._domains)
+
+    def __getitem__(self, name: str) -> Domain:
+        if name not in self._domains:
+            near = difflib.get_close_matches(name, self.names, n=1)
+            guess = f"did you mean {near[0]!r}? " if near else ""
+            raise DataError(
+                f"{self.name}: has no domain {name!r}",
+                remedy=f"{guess}it has {', '.join(self.names)}",
+            )
+        return self._domains[name]
+
+    def __iter__(self) -> Iterator[Domain]:
+        return iter(self._domains.values())
+
+    def __len__(self) -> int:
+        return len(self._domains)
+
+    def index(self, name: str) -> int:
+        """The domain's number, which its split is drawn with."""
+        return self.names.index(self[name].name)
+
+    def split(self, name: str, *, trial: int, holdout: float = 0.2) -> Split:
+        """Which images of a domain are trained on and which validate, in that trial."""
+        return split(len(self[name]), trial=trial, domain=self.index(name), holdout=holdout)
+
+
+def open_folder(
+    root: Path | str,
+    *,
+    name: str | None = None,
+    size: tuple[int, int] = (224, 224),
+    channels: int = 3,
+    cache_dir: Path | None = None,
+    cache_side: int | None = None,
+    allow_missing_classes: bool = False,
+    allow_small_domains: bool = False,
+    skip_bad_files: bool = False,
+    progress: Progress = QUIET,
+) -> Benchmark:
+    """Opens a folder of `domain/class/image` as a benchmark; no image is read yet.
+
+    Args:
+        root: the folder.
+        name: what it is called in seeds and tables; the folder's own name by default.
+        size: height and width that the network will see; decides how large images are cached.
+        channels: 1 for grey, 2 for grey with alpha, 3 for colour.
+        cache_dir: where decoded images go; `$DIWA_CACHE` or the user's cache folder by default.
+        cache_side: the longest short side to store; 1.4 times the larger of `size` by default.
+        allow_missing_classes: whether a domain may lack a class that another one has.
+        allow_small_domains: whether a domain may be too small for a validation split.
+        skip_bad_files: whether to leave out files that are no images.
+        progress: who hears how decoding goes.
+
+    Raises:
+        DataError: if the folder is not laid out like that.
+    """
+    root = Path(root)
+    if channels not in (1, 2, 3):
+        raise DataError(f"channels={channels}", remedy="images have 1, 2 or 3 of them here")
+    listing = list_folder(
+        root, allow_missing_classes=allow_missing_classes, skip_bad_files=skip_bad_files
+    )
+    for domain, files in listing.domains.items():
+        if int(len(files) * 0.2) == 0 and not allow_small_domains:
+            raise DataError(
+                f"{root / domain}: {_counted(len(files))}, too few to hold out 20 % for validation",
+                remedy="add images, remove the folder, or pass --allow-small-domains",
+            )
+    cache = Cache(
+        cache_dir or default_directory(), cache_side or round(max(size) * CROP_MARGIN), channels
+    )
+    return Benchmark(
+        name or root.resolve().name,
+        listing.classes,
+        [
+            Domain(
+                domain,
+                np.array([file.label for file in files], dtype=np.int64),
+                partial(_load, cache, listing, domain, files, skip_bad_files, progress),
+                certain=not skip_bad_files,
+            )
+            for domain, files in listing.domains.items()
+        ],
+        digest=listing.digest,
+        channels=channels,
+    )
+
+
+def _load(
+    cache: Cache,
+    listing: Listing,
+    domain: str,
+    files: Sequence[File],
+    skip_bad_files: bool,
+    progress: Progress,
+) -> tuple[CachedImages, np.ndarray]:
+    images = cache.open(listing.root, domain, files, progress)
+    if images.broken and not skip_bad_files:
+        path, why = images.broken[0]
+        more = f" (and {len(images.broken) - 1} more files)" if len(images.broken) > 1 else ""
+        raise DataError(
+            f"{listing.root / path}: can't be decoded ({why}){more}",
+            remedy="replace or remove it, or pass --skip-bad-files",
+        )
+    return images, images.kept
+
+
+def _counted(count: int) -> str:
+    return "1 image" if count == 1 else f"{count} images"

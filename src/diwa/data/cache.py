@@ -1,0 +1,222 @@
+"""Every image decoded once, into one memory-mapped file per domain."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock
+
+from diwa.atomic import replacing_folder, write_bytes
+from diwa.data.decode import BROKEN, decode, pixels, shrink
+from diwa.data.folder import File
+from diwa.errors import DataError
+from diwa.progress import Progress
+
+_FORMAT = 1
+_PIXELS, _INDEX, _ABOUT = "pixels.u8", "index.npy", "about.json"
+
+#: A training crop takes at least 70 % of the area, at most 4:3 off square; stored this much
+#: larger than what the network sees, no crop of a square image has fewer pixels than that.
+CROP_MARGIN = 1.4
+
+
+def default_directory() -> Path:
+    """Where caches go unless told: `$DIWA_CACHE`, else the user's cache folder."""
+    if told := os.environ.get("DIWA_CACHE"):
+        return Path(told)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diwa"
+
+
+class CachedImages:
+    """A domain's decoded images; reading one touches only its own bytes on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        index = np.load(folder / _INDEX, allow_pickle=False)
+        #: Which of the listed files are images.
+        self.kept: np.ndarray = np.flatnonzero(index[:, 1])
+        self._index = index[self.kept]
+        self._about = json.loads((folder / _ABOUT).read_text())
+        self._pixels = np.memmap(folder / _PIXELS, dtype=np.uint8, mode="r")
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, position: int) -> np.ndarray:
+        offset, height, width = (int(value) for value in self._index[position, :3])
+        shape = (height, width, self._about["channels"])
+        flat = self._pixels[offset : offset + height * width * shape[2]]
+        return np.asarray(flat).reshape(shape)
+
+    def original_size(self, position: int) -> tuple[int, int]:
+        """Height and width of the image before it was stored."""
+        return int(self._index[position, 3]), int(self._index[position, 4])
+
+    @property
+    def broken(self) -> list[list[str]]:
+        """The files that could not be decoded, each with the reason."""
+        return self._about["broken"]
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return (self._folder / _PIXELS).stat().st_size
+
+    def __reduce__(self) -> tuple[type[CachedImages], tuple[Path]]:
+        # A worker process maps the file again; the pixels themselves are never sent.
+        return CachedImages, (self._folder,)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Where decoded images lie and how large they are kept.
+
+    Args:
+        directory: the folder of all caches.
+        side: the longest short side that is stored; larger images are reduced to it.
+        channels: 1, 2 or 3.
+    """
+
+    directory: Path
+    side: int
+    channels: int
+
+    def open(self, root: Path, domain: str, files: Sequence[File], progress: Progress) -> CachedImages:
+        """The images of one domain, decoded now if nobody has before.
+
+        Of several processes that ask at once, one decodes and the others wait for it.
+
+        Raises:
+            DataError: if the cache can't be written.
+        """
+        folder = self.directory / f"{domain}-{self._digest(files)}"
+        if not _is_whole(folder):
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True)
+                with FileLock(self.directory / f".{folder.name}.lock"):
+                    if not _is_whole(folder):
+                        shutil.rmtree(folder, ignore_errors=True)
+                        self._build(folder, root, domain, files, progress)
+            except OSError as error:
+                raise DataError(
+                    f"{self.directory}: the image cache can't be written ({error.strerror or error})",
+                    remedy="free some space, or choose another place with --cache-dir",
+                ) from error
+        return CachedImages(folder)
+
+    def _digest(self, files: Sequence[File]) -> str:
+        sha = hashlib.sha256(f"{_FORMAT} {self.side} {self.channels}\n".encode())
+        for file in files:
+            sha.update(f"{file.path}\0{file.size}\0{file.changed_ns}\n".encode())
+        return sha.hexdigest()[:16]
+
+    def _build(
+        self, folder: Path, root: Path, domain: str, files: Sequence[File], progress: Progress
+    ) -> None:
+        index = np.zeros((len(files), 5), dtype=np.int64)
+        broken: list[list[str]] = []
+        offset = 0
+        with replacing_folder(folder) as part:
+            with (
+                (part / _PIXELS).open("wb") as out,
+                progress.task(f"decoding {domain}", len(files)) as task,
+            ):
+                for row, (file, decoded) in enumerate(
+                    zip(files, self._decoded(root, files), strict=True)
+                ):
+                    if isinstance(decoded, str):
+                        broken.append([file.path, decoded])
+                    else:
+                        image, original = decoded
+                        index[row] = (offset, *image.shape[:2], *original)
+                        out.write(np.ascontiguousarray(image).data)
+                        offset += image.size
+                    task.advance()
+                if not offset:
+                    out.write(b"\0")  # an empty file can't be mapped
+                out.flush()
+                os.fsync(out.fileno())
+            np.save(part / _INDEX, index)
+            about = {
+                "format": _FORMAT,
+                "root": str(root.resolve()),
+                "domain": domain,
+                "side": self.side,
+                "channels": self.channels,
+                "bytes": max(offset, 1),
+                "broken": broken,
+            }
+            write_bytes(part / _ABOUT, json.dumps(about, indent=2).encode())
+        _remove_outdated(folder, about)
+
+    def _decoded(
+        self, root: Path, files: Sequence[File]
+    ) -> Iterator[tuple[np.ndarray, tuple[int, int]] | str]:
+        def one(file: File) -> tuple[np.ndarray, tuple[int, int]] | str:
+            try:
+                image = decode(root / file.path, self.channels)
+            except BROKEN as error:
+                return (str(error).splitlines() or [type(error).__name__])[0]
+            width, height = image.size
+            return pixels(shrink(image, self.side)), (height, width)
+
+        threads = os.cpu_count() or 1
+        with ThreadPoolExecutor(threads) as pool:
+            # In chunks, so that no more than a few images per thread wait to be written.
+            for start in range(0, len(files), 8 * threads):
+                yield from pool.map(one, files[start : start + 8 * threads])
+
+
+@dataclass(frozen=True)
+class Cached:
+    """One cache on disk, as `diwa data cache` shows it."""
+
+    folder: Path
+    root: str
+    domain: str
+    side: int
+    bytes: int
+
+
+def list_caches(directory: Path) -> list[Cached]:
+    """Every cache in that directory."""
+    found = []
+    for about in sorted(directory.glob(f"*/{_ABOUT}")):
+        known = json.loads(about.read_text())
+        found.append(
+            Cached(about.parent, known["root"], known["domain"], known["side"], known["bytes"])
+        )
+    return found
+
+
+def remove(cached: Cached) -> None:
+    """Deletes a cache; it is made again when it is next needed."""
+    shutil.rmtree(cached.folder)
+    (cached.folder.parent / f".{cached.folder.name}.lock").unlink(missing_ok=True)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        expected = json.loads((folder / _ABOUT).read_text())["bytes"]
+        return (folder / _PIXELS).stat().st_size == expected and (folder / _INDEX).is_file()
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _remove_outdated(folder: Path, about: dict[str, object]) -> None:
+    """Drops what the same place was decoded to before its files changed."""
+    for cached in list_caches(folder.parent):
+        same = (cached.root, cached.domain, cached.side) == tuple(
+            about[name] for name in ("root", "domain", "side")
+        )
+        old = json.loads((cached.folder / _ABOUT).read_text())
+        if same and old["channels"] == about["channels"] and cached.folder != folder:
+            remove(cached)

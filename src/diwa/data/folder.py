@@ -1,0 +1,155 @@
+"""A folder of `domain/class/image`, listed and checked; no image is opened here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from diwa.errors import DataError
+
+#: The endings that DomainBed (through torchvision) takes for images; the order of a domain's
+#: images, and so every split, depends on them.
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+_LEFT_BY_SYSTEMS = {"__MACOSX", "Thumbs.db", "desktop.ini"}
+
+
+@dataclass(frozen=True)
+class File:
+    """One image: where it is under the root, its class, and what its state was."""
+
+    path: str
+    label: int
+    size: int
+    changed_ns: int
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Everything a folder of domains holds."""
+
+    root: Path
+    classes: tuple[str, ...]
+    domains: dict[str, tuple[File, ...]]
+    ignored: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """Names the content wherever it lies and whenever it was copied there."""
+        sha = hashlib.sha256()
+        for files in self.domains.values():
+            for file in files:
+                sha.update(f"{file.path}\0{file.label}\0{file.size}\n".encode())
+        return sha.hexdigest()[:16]
+
+
+def list_folder(
+    root: Path, *, allow_missing_classes: bool = False, skip_bad_files: bool = False
+) -> Listing:
+    """Lists the images under `root`, in DomainBed's order.
+
+    Hidden files, and folders without any image, are not domains.
+
+    Args:
+        root: the folder that holds one folder per domain.
+        allow_missing_classes: whether a domain may lack a class that another one has.
+        skip_bad_files: whether to leave out files that are no images.
+
+    Raises:
+        DataError: if there are no domains, or a file or class is not as it should be.
+    """
+    if not root.is_dir():
+        raise DataError(
+            f"{root}: no such folder", remedy="give a folder laid out as domain/class/image"
+        )
+    found = {domain: _classes(root, domain, skip_bad_files) for domain in _folders(root)}
+    domains = {name: classes for name, classes in found.items() if any(classes.values())}
+    ignored = tuple(name for name in found if name not in domains)
+    if not domains:
+        raise DataError(_why_empty(root), remedy="lay it out as domain/class/image")
+    names = sorted({c for classes in domains.values() for c, files in classes.items() if files})
+    if not allow_missing_classes:
+        _check_classes(root, domains, names)
+    number = {name: label for label, name in enumerate(names)}
+    return Listing(
+        root=root,
+        classes=tuple(names),
+        domains={
+            domain: tuple(
+                File(path, number[name], stat.st_size, stat.st_mtime_ns)
+                for name, files in sorted(classes.items())
+                for path, stat in files
+            )
+            for domain, classes in domains.items()
+        },
+        ignored=ignored,
+    )
+
+
+def _folders(parent: Path) -> list[str]:
+    try:
+        entries = [entry.name for entry in os.scandir(parent) if entry.is_dir()]
+    except OSError as error:
+        raise DataError(f"{parent}: can't be read ({error.strerror})") from error
+    return sorted(name for name in entries if not _hidden(name))
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name in _LEFT_BY_SYSTEMS
+
+
+def _classes(
+    root: Path, domain: str, skip: bool
+) -> dict[str, list[tuple[str, os.stat_result]]]:
+    """Class -> its images as (path, stat), in the order of torchvision's ImageFolder."""
+    held: dict[str, list[tuple[str, os.stat_result]]] = {}
+    for name in _folders(root / domain):
+        images = held.setdefault(name, [])
+        top = root / domain / name
+        for folder, _, names in sorted(os.walk(top, followlinks=True)):
+            for file in sorted(names):
+                path = Path(folder) / file
+                if _hidden(file):
+                    continue
+                if not file.lower().endswith(IMAGE_ENDINGS):
+                    if skip:
+                        continue
+                    raise DataError(
+                        f"{path}: not an image",
+                        remedy="move it away, or pass --skip-bad-files",
+                    )
+                images.append((path.relative_to(root).as_posix(), _stat(path)))
+    return held
+
+
+def _stat(path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except OSError as error:
+        raise DataError(
+            f"{path}: can't be read ({error.strerror})", remedy="mend the link or remove it"
+        ) from error
+
+
+def _check_classes(
+    root: Path, domains: dict[str, dict[str, list[tuple[str, os.stat_result]]]], names: list[str]
+) -> None:
+    for domain, classes in domains.items():
+        missing = [name for name in names if not classes.get(name)]
+        if missing:
+            holder = next(d for d, held in domains.items() if held.get(missing[0]))
+            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+            raise DataError(
+                f"{root / domain}: no images of class {missing[0]!r}{more}, which {holder!r} has",
+                remedy="add them, remove the folder, or pass --allow-missing-classes",
+            )
+
+
+def _why_empty(root: Path) -> str:
+    folders = _folders(root)
+    direct = [name for name in folders if any((root / name).glob("*.*"))]
+    if direct:
+        return f"{root}: {direct[0]!r} holds files but no class folders"
+    return f"{root}: no folders with images" if folders else f"{root}: holds no folders"

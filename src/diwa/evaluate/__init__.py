@@ -1,0 +1,1 @@
+"""A model on a domain: predictions, and what is read off them."""

@@ -1,0 +1,68 @@
+"""The only file that knows the names of files in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class RunPaths:
+    """The files of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.spec = folder / "spec.json"
+        self.history = folder / "history.json"
+        self.weights = folder / "weights.safetensors"
+        self.result = folder / "result.json"
+        self.state = folder / "state.safetensors"
+        self.lock = folder / ".lock"
+
+    def best(self, step: int) -> Path:
+        """The best weights so far, while the run goes on."""
+        return self.folder / f"best-{step}.safetensors"
+
+    def all_best(self) -> list[Path]:
+        """Every file of best weights that is there."""
+        return list(self.folder.glob("best-*.safetensors"))
+
+
+class InitPaths:
+    """The files of one initialisation."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.spec = folder / "spec.json"
+        self.weights = folder / "weights.safetensors"
+        self.lock = folder / ".lock"
+
+
+class SoupPaths:
+    """The files of one soup and its scores."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.uniform = folder / "soup.safetensors"
+        self.restricted = folder / "restricted.safetensors"
+        self.results = folder / "results.json"
+
+
+class StorePaths:
+    """The folders of a store."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.about = root / "store.json"
+        self.runs = root / "runs"
+        self.inits = root / "inits"
+
+    def run(self, key: str) -> RunPaths:
+        """The files of the run with that key."""
+        return RunPaths(self.runs / key)
+
+    def init(self, key: str) -> InitPaths:
+        """The files of the initialisation with that key."""
+        return InitPaths(self.inits / key)
+
+    def soup(self, name: str) -> SoupPaths:
+        """The files of the soup with that name."""
+        return SoupPaths(self.root / "soups" / name)

@@ -1,0 +1,221 @@
+"""A store: a folder of runs and of the initialisations they share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from diwa.atomic import write_bytes
+from diwa.errors import StoreError
+from diwa.runs.paths import RunPaths, StorePaths
+from diwa.runs.spec import InitSpec, RunSpec
+from diwa.spec import Spec
+from diwa.weights.member import Member
+
+_FORMAT = 1
+
+
+class RunResult(Spec, frozen=True, kw_only=True):
+    """How a finished run came out; written last, so its being there means finished."""
+
+    step: int
+    """The step whose weights were kept."""
+    score: float
+    """The mean of the source domains' validation accuracies at that step."""
+    accuracy: dict[str, float]
+    """Per source domain."""
+
+
+class Row(Spec, frozen=True, kw_only=True):
+    """One validation of a run."""
+
+    step: int
+    """After which update."""
+    loss: float
+    """The mean training loss since the row before."""
+    accuracy: dict[str, float]
+    """Of every source domain's validation split."""
+    unseen: dict[str, float] = {}
+    """Of the unseen domains' 20 %, where the run was told to look."""
+
+    @property
+    def score(self) -> float:
+        """The unweighted mean of the source domains' accuracies."""
+        return sum(self.accuracy.values()) / len(self.accuracy)
+
+
+class Run:
+    """One run on disk."""
+
+    def __init__(self, spec: RunSpec, paths: RunPaths) -> None:
+        self.spec = spec
+        self.paths = paths
+
+    @property
+    def name(self) -> str:
+        """The run's key, which is its folder's name."""
+        return self.paths.folder.name
+
+    @property
+    def finished(self) -> bool:
+        """Whether its weights are there for good."""
+        return self.paths.result.is_file()
+
+    @property
+    def result(self) -> RunResult:
+        """How it came out.
+
+        Raises:
+            StoreError: if it has not finished.
+        """
+        if not self.finished:
+            raise StoreError(
+                f"{self.paths.folder}: not finished", remedy="run the same sweep again"
+            )
+        return RunResult.from_file(self.paths.result)
+
+    @property
+    def history(self) -> list[Row]:
+        """Its validations, once it has finished."""
+        if not self.paths.history.is_file():
+            return []
+        return read_rows(self.paths.history.read_bytes(), where=str(self.paths.history))
+
+    def member(self) -> Member:
+        """Its kept weights as a member of an average."""
+        result = self.result
+        member = Member.from_file(self.paths.weights)
+        return Member(
+            name=self.name,
+            path=member.path,
+            score=result.score,
+            split=member.split,
+            init=member.init,
+            about=member.about,
+        )
+
+    @contextmanager
+    def hold(self, *, wait: bool) -> Iterator[bool]:
+        """Keeps other processes from working on this run; gives whether that succeeded."""
+        self.paths.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.paths.lock)
+        try:
+            lock.acquire(timeout=-1 if wait else 0)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+
+class Store:
+    """A folder of runs.
+
+    Args:
+        root: the folder; made when something is first written.
+
+    Raises:
+        StoreError: if the folder holds something else, or a store of a later version.
+
+    Example:
+        >>> import tempfile
+        >>> store = Store(tempfile.mkdtemp())
+        >>> store.runs()
+        []
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        self.paths = StorePaths(Path(root))
+        about = self._about()
+        if about.get("format", _FORMAT) != _FORMAT:
+            raise StoreError(
+                f"{self.paths.about}: format {about['format']} is not known",
+                remedy="update diwa, or choose another --store",
+            )
+        if self.root.is_file() or (not about and self.root.is_dir() and any(self.root.iterdir())):
+            raise StoreError(f"{self.root}: not a store", remedy="choose a new folder as --store")
+
+    @property
+    def root(self) -> Path:
+        """Its folder."""
+        return self.paths.root
+
+    def runs(self) -> list[Run]:
+        """Every run that was started, by key.
+
+        Raises:
+            SpecError: for a run whose specification can't be read.
+        """
+        found = sorted(self.paths.runs.glob("*/spec.json"))
+        return [Run(RunSpec.from_file(path), RunPaths(path.parent)) for path in found]
+
+    def run(self, spec: RunSpec) -> Run:
+        """The run with that specification, which may not have been started."""
+        return Run(spec, self.paths.run(spec.key))
+
+    def start(self, spec: RunSpec) -> Run:
+        """The same, with its specification on disk."""
+        self._begin()
+        run = self.run(spec)
+        if not run.paths.spec.is_file():
+            write_bytes(run.paths.spec, spec.to_json())
+        return run
+
+    @contextmanager
+    def make_init(self, spec: InitSpec) -> Iterator[tuple[Path, bool]]:
+        """Gives the place of an initialisation, and whether it is still to be made.
+
+        Of several processes that ask at once, one makes it and the others wait.
+        """
+        self._begin()
+        paths = self.paths.init(spec.key)
+        paths.folder.mkdir(parents=True, exist_ok=True)
+        if paths.weights.is_file():
+            yield paths.weights, False
+            return
+        with FileLock(paths.lock):
+            if not paths.spec.is_file():
+                write_bytes(paths.spec, spec.to_json())
+            yield paths.weights, not paths.weights.is_file()
+
+    def note(self, **known: Any) -> None:
+        """Remembers something that is no part of any run, e.g. where the images were."""
+        about = {**self._about(), "format": _FORMAT, **known}
+        if about != self._about():
+            write_bytes(self.paths.about, json.dumps(about, indent=2).encode() + b"\n")
+
+    def noted(self, name: str) -> Any:
+        """What `note` remembered under that name; None if nothing."""
+        return self._about().get(name)
+
+    def _begin(self) -> None:
+        if not self.paths.about.is_file():
+            self.note()
+
+    def _about(self) -> dict[str, Any]:
+        try:
+            return json.loads(self.paths.about.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{self.paths.about}: can't be read ({error})") from error
+
+
+def read_rows(text: bytes | str, *, where: str) -> list[Row]:
+    """Validations from JSON.
+
+    Raises:
+        StoreError: if it does not hold any.
+    """
+    try:
+        return msgspec.json.decode(text, type=list[Row])
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"{where}: {error}") from error

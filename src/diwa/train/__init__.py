@@ -1,0 +1,1 @@
+"""The one loop, what it starts from, and what watches it."""

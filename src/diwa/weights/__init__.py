@@ -1,0 +1,1 @@
+"""Tensors and files; this room knows no model and no data."""
