@@ -80,6 +80,8 @@ class Benchmark:
         domains: the domains, in the order that numbers them.
         digest: names the content.
         channels: how many channels the images have.
+        ignored: folders that were passed over.
+        cache: where decoded images are kept, if they are.
 
     Example:
         >>> import diwa
@@ -98,11 +100,15 @@ class Benchmark:
         *,
         digest: str,
         channels: int = 3,
+        ignored: Sequence[str] = (),
+        cache: Cache | None = None,
     ) -> None:
         self.name = name
         self.classes = tuple(classes)
         self.digest = digest
         self.channels = channels
+        self.ignored = tuple(ignored)
+        self.cache = cache
         self._domains = {domain.name: domain for domain in domains}
 
     @property
@@ -194,6 +200,8 @@ def open_folder(
         ],
         digest=listing.digest,
         channels=channels,
+        ignored=listing.ignored,
+        cache=cache,
     )
 
 

@@ -75,6 +75,7 @@ def harvest(
     benchmark: Benchmark,
     *,
     targets: Sequence[str] = (),
+    runs: Sequence[Run] | None = None,
     score_target: bool = True,
     out: Path | None = None,
     device: str = "auto",
@@ -89,6 +90,7 @@ def harvest(
         store: the runs.
         benchmark: the images they were trained on.
         targets: only these unseen domains; all by default.
+        runs: only these runs; all finished ones by default.
         score_target: whether to score the unseen domain at all.
         out: where soups and results go; inside the store by default.
         device: "auto", "cpu", "cuda", "cuda:1" or "mps".
@@ -102,21 +104,22 @@ def harvest(
         DiwaError: if the runs and the images don't belong together.
     """
     store = store if isinstance(store, Store) else Store(store)
-    pools = _pools(store, targets)
+    pools = _pools(store, store.runs() if runs is None else runs, targets)
     results = []
-    for name, runs in pools.items():
+    for name, together in pools.items():
         paths = store.paths.soup(name)
         if out is not None:
             paths = SoupPaths(out if len(pools) == 1 else out / name)
-        pool = _Pool(runs, benchmark, device, progress)
+        pool = _Pool(together, benchmark, device, progress)
         result = pool.harvest(paths, score_target)
         write_bytes(paths.results, result.to_json())
         results.append(result)
     return results
 
 
-def _pools(store: Store, targets: Sequence[str]) -> dict[str, list[Run]]:
-    runs = store.runs()
+def _pools(
+    store: Store, runs: Sequence[Run], targets: Sequence[str]
+) -> dict[str, list[Run]]:
     by_init: dict[str, list[Run]] = {}
     for run in runs:
         if run.finished and (not targets or set(run.spec.task.unseen) <= set(targets)):

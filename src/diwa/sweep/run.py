@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from diwa.data.benchmark import Benchmark
+from diwa.errors import SpecError
 from diwa.progress import QUIET, Progress, Task
 from diwa.runs.spec import RunSpec
 from diwa.runs.store import Run, Store
@@ -67,6 +70,50 @@ def run_sweep(
             return _work(run, place, task, wait, f"run {numbers[run.key]} of {len(specs)}")
 
         return launch(specs, work)
+
+
+def run_one(
+    spec: SweepSpec,
+    benchmark: Benchmark,
+    store: Store | Path | str,
+    *,
+    run: int = 0,
+    trial: int = 0,
+    device: str = "auto",
+    workers: int = -1,
+    progress: Progress = QUIET,
+) -> Run:
+    """Does a single run of a sweep, as one job among many might.
+
+    Args:
+        spec: the sweep; how many runs and trials it has does not matter.
+        benchmark: the images.
+        store: where the run goes.
+        run: its number, from 0.
+        trial: the number of the random split, from 0.
+        device: "auto", "cpu", "cuda", "cuda:1" or "mps".
+        workers: processes that make batches; -1 chooses.
+        progress: who hears how it goes.
+
+    Raises:
+        DiwaError: if something in the specification, the images or the store is wrong.
+    """
+    if run < 0 or trial < 0 or len(spec.target) != 1 or spec.target == ("all",):
+        raise SpecError(
+            f"run {run} of trial {trial} for {', '.join(spec.target)} is not one run",
+            remedy="give one target, and numbers from 0",
+        )
+    wide = msgspec.structs.replace(spec, runs=run + 1, trials=trial + 1)
+    chosen = plan(wide, benchmark, device=device)[-1]
+    place = Workplace(
+        benchmark=benchmark,
+        store=store if isinstance(store, Store) else Store(store),
+        device=device,
+        weights=weights_file(spec),
+        workers=workers,
+        progress=progress,
+    )
+    return train_run(chosen, place, title=f"run {run}")
 
 
 def _work(spec: RunSpec, place: Workplace, task: Task, wait: bool, title: str) -> Run:

@@ -1,0 +1,109 @@
+"""`diwa data`: look at a folder of images, and at what is cached of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from diwa.cli.console import progress, show_json
+from diwa.cli.console import show as show_text
+from diwa.cli.options import DataFlags, DataOptions, open_data
+
+
+def show(
+    data: tyro.conf.Positional[Path],
+    /,
+    options: DataFlags = DataOptions(),  # noqa: B008 - frozen
+    *,
+    size: tuple[int, ...] = (224,),
+    channels: Literal[1, 2, 3] = 3,
+    decode: bool = True,
+    json: bool = False,
+) -> None:
+    """Check a folder of domain/class/image: domains, classes, counts, broken files, the cache.
+
+    Args:
+        data: the folder.
+        options: how it is opened.
+        size: pixels of the images' sides as the network will see them.
+        channels: 1 for grey images, 2 for grey with alpha, 3 for colour.
+        decode: open every image and fill the cache; --no-decode only lists them.
+        json: print the counts as JSON.
+    """
+    import msgspec
+
+    from diwa.data.summary import summarise
+
+    told = progress()
+    shape = (size[0], size[-1])
+    benchmark = open_data(data, options, size=shape, channels=channels, progress=told)
+    summary = summarise(benchmark, decode=decode)
+    if json:
+        show_json(msgspec.json.format(msgspec.json.encode(summary), indent=2))
+        return
+    from diwa.report.table import rows_table
+
+    rows = [
+        (name, *counts, sum(counts), cached)
+        for name, counts, cached in (
+            (d.name, [d.classes[c] for c in summary.classes], _megabytes(d.cached_bytes))
+            for d in summary.domains
+        )
+    ]
+    show_text(rows_table([summary.name, *summary.classes, "images", "cached"], rows))
+    for folder in summary.ignored:
+        show_text(f"ignored, holds no images: {folder}")
+    for path in summary.skipped:
+        show_text(f"skipped, is no image: {path}")
+    show_text(f"cache: {summary.cache_dir}, short side at most {summary.cache_side} px")
+
+
+def cache(
+    cache_dir: Path | None = None,
+    *,
+    remove: tuple[str, ...] = (),
+    clear: bool = False,
+    json: bool = False,
+) -> None:
+    """Show or empty the cache of decoded images.
+
+    Args:
+        cache_dir: where it is; $DIWA_CACHE or the user's cache folder by default.
+        remove: names of entries to delete.
+        clear: delete all of it; it is made again when it is needed.
+        json: print the entries as JSON.
+    """
+    import msgspec
+
+    from diwa.data.cache import default_directory, list_caches
+    from diwa.data.cache import remove as delete
+    from diwa.errors import DataError
+
+    directory = cache_dir or default_directory()
+    held = list_caches(directory)
+    unknown = set(remove) - {one.folder.name for one in held}
+    if unknown:
+        raise DataError(
+            f"{directory}: has no entry {sorted(unknown)[0]!r}", remedy="diwa data cache lists them"
+        )
+    for one in held:
+        if clear or one.folder.name in remove:
+            delete(one)
+    held = list_caches(directory)
+    if json:
+        content = [
+            {"entry": c.folder.name, "root": c.root, "side": c.side, "bytes": c.bytes} for c in held
+        ]
+        show_json(msgspec.json.format(msgspec.json.encode(content), indent=2))
+        return
+    from diwa.report.table import rows_table
+
+    rows = [(one.folder.name, f"{one.side} px", _megabytes(one.bytes), one.root) for one in held]
+    show_text(rows_table(["entry", "side", "size", "of"], rows))
+    show_text(f"{_megabytes(sum(one.bytes for one in held))} in {directory}")
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"

@@ -1,0 +1,47 @@
+"""Flags that several verbs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from diwa.progress import Progress
+from diwa.spec import Spec
+
+if TYPE_CHECKING:
+    from diwa.data.benchmark import Benchmark
+
+Device = Annotated[str, tyro.conf.arg(metavar="auto|cpu|cuda[:N]|mps")]
+
+
+class DataOptions(Spec, frozen=True, kw_only=True):
+    """How a folder of images is opened."""
+
+    name: str | None = None
+    """What the data set is called in seeds and tables; the folder's name by default."""
+    cache_dir: Path | None = None
+    """Where decoded images are kept; $DIWA_CACHE or the user's cache folder by default."""
+    cache_side: int | None = None
+    """The longest short side to keep, in pixels; 1.4 times --size by default."""
+    allow_missing_classes: bool = False
+    """A domain may lack a class that another one has."""
+    allow_small_domains: bool = False
+    """A domain may be too small to hold out 20 % for validation."""
+    skip_bad_files: bool = False
+    """Leave out files that are no images."""
+
+
+Flat = tyro.conf.arg(name="")
+DataFlags = Annotated[DataOptions, Flat]
+
+
+def open_data(
+    root: Path, options: DataOptions, *, size: tuple[int, int], channels: int, progress: Progress
+) -> Benchmark:
+    """Opens a folder as the flags say."""
+    from diwa.data.benchmark import open_folder
+
+    settings: dict[str, Any] = {field: getattr(options, field) for field in options.__struct_fields__}
+    return open_folder(root, **settings, size=size, channels=channels, progress=progress)

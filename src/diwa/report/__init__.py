@@ -1,0 +1,1 @@
+"""Tables, from plain results only."""

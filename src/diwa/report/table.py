@@ -1,0 +1,76 @@
+"""Results as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+_NAMES = {
+    "mean": "mean of the members",
+    "erm": "ERM, the run that validation picks",
+    "ens": "ENS, the members' predictions averaged",
+    "diwa-restricted": "DiWA-restricted, one model",
+    "diwa-uniform": "DiWA-uniform, one model",
+}
+
+
+def methods_table(
+    title: str, methods: Mapping[str, float], others: Mapping[str, Mapping[str, float]]
+) -> Table:
+    """One row per method, the best in bold.
+
+    Args:
+        title: above the table.
+        methods: accuracies that are ranked.
+        others: further columns: heading -> method -> accuracy, where there is one.
+    """
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table.add_column("method")
+    table.add_column("accuracy", justify="right")
+    for heading in others:
+        table.add_column(heading, justify="right", style="dim")
+    best = max(methods.values(), default=0.0)
+    for name, value in methods.items():
+        cells = [_cell(column.get(name)) for column in others.values()]
+        style = "bold" if value == best else ""
+        table.add_row(_NAMES.get(name, name), _cell(value), *cells, style=style)
+    return table
+
+
+def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
+    """One row per run of a sweep."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("run", "unseen", "trial", "hyperparameters"):
+        table.add_column(heading)
+    table.add_column("validation", justify="right")
+    for run in runs:
+        table.add_row(
+            run["run"],
+            "+".join(run["unseen"]),
+            str(run["trial"]),
+            hyperparameters(run["hparams"]),
+            _cell(run["validation"]),
+        )
+    return table
+
+
+def rows_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """Any table: the first column to the left, the others to the right."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*(value if isinstance(value, str) else f"{value:,}" for value in row))
+    return table
+
+
+def hyperparameters(values: Mapping[str, float]) -> str:
+    """Hyperparameters in a line."""
+    return "  ".join(f"{name} {value:g}" for name, value in values.items())
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
