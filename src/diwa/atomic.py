@@ -6,7 +6,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from diwa.errors import StoreError
@@ -44,7 +44,9 @@ def replacing(path: Path) -> Iterator[Path]:
             remedy="free some space or choose another place",
         ) from error
     finally:
-        part.unlink(missing_ok=True)
+        # Nothing to remove, or no way to: either must not hide the error above.
+        with suppress(OSError):
+            part.unlink()
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -64,8 +66,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     try:
         part.mkdir(parents=True)
         yield part
-        if not path.exists():
-            part.rename(path)
+        _rename_unless_there(part, path)
     except OSError as error:
         raise StoreError(
             f"{path}: can't be written ({error.strerror or error})",
@@ -73,3 +74,14 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _rename_unless_there(part: Path, path: Path) -> None:
+    if path.is_dir():
+        return
+    try:
+        part.rename(path)
+    except OSError:
+        # Another process may have been quicker since we looked.
+        if not path.is_dir():
+            raise

@@ -53,7 +53,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """
         try:
             return msgspec.json.decode(text, type=cls)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise SpecError(f"{where}: {error}") from error
 
     @classmethod
@@ -78,10 +78,19 @@ def _told(value: Any) -> Any:
         return {
             field.encode_name: _told(held)
             for field, held in pairs
-            if field.required or held != field.default
+            if field.required or held != _default(field)
         }
     if isinstance(value, list | tuple):
         return [_told(item) for item in value]
     if isinstance(value, dict):
         return {name: _told(item) for name, item in value.items()}
+    if isinstance(value, float) and value.is_integer():
+        # A 32 in a field of floats is read back from JSON as 32.0: both must give one key.
+        return int(value)
     return value
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return field.default

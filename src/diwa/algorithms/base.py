@@ -57,7 +57,7 @@ class Algorithm(nn.Module, ABC):
         """What is minimised, as a scalar in float32."""
 
     def update(
-        self, batch: Batch, step: int, autocast: AbstractContextManager[None]
+        self, batch: Batch, step: int, autocast: AbstractContextManager[object]
     ) -> torch.Tensor:
         """One step; gives the loss."""
         with autocast:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 
 from diwa.errors import SpecError
@@ -64,7 +64,7 @@ class Hyperparameter:
         default: its value when nothing is drawn.
         mild: its distribution in the paper's mild search, from which members average well.
         extreme: its distribution in DomainBed's own search; that of `mild` if there is no other.
-        short: its distribution for runs of a few hundred steps; that of `mild` if there is no other.
+        short: its distribution for runs of a few hundred steps; that of `mild` if there is none.
         seed_name: what DomainBed calls it; the draw is seeded with that.
     """
 
@@ -120,10 +120,14 @@ def checked(space: Space, values: Mapping[str, Any], *, algorithm: str) -> dict[
         raise SpecError(
             f"{algorithm} has no hyperparameter {unknown[0]!r}", remedy=f"it has {', '.join(space)}"
         )
-    try:
-        return {
-            name: msgspec.convert(values.get(name, held.default), int | float)
-            for name, held in space.items()
-        }
-    except msgspec.ValidationError as error:
-        raise SpecError(f"hyperparameters of {algorithm}: {error}") from error
+    return {
+        name: _number(algorithm, name, values.get(name, held.default))
+        for name, held in space.items()
+    }
+
+
+def _number(algorithm: str, name: str, value: Any) -> float:
+    # `True` is an int, and a NumPy scalar a float, which neither JSON nor torch.load takes.
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise SpecError(f"{algorithm}: {name}={value!r}", remedy="give a finite number")
+    return value

@@ -9,7 +9,7 @@ import tyro
 
 from diwa.cli.console import progress, show_json
 from diwa.cli.console import show as show_text
-from diwa.cli.options import DataFlags, DataOptions, open_data
+from diwa.cli.options import DataFlags, DataOptions, OptionalPath, open_data
 
 
 def show(
@@ -19,7 +19,7 @@ def show(
     *,
     size: tuple[int, ...] = (224,),
     channels: Literal[1, 2, 3] = 3,
-    decode: bool = True,
+    list_only: bool = False,
     json: bool = False,
 ) -> None:
     """Check a folder of domain/class/image: domains, classes, counts, broken files, the cache.
@@ -29,7 +29,7 @@ def show(
         options: how it is opened.
         size: pixels of the images' sides as the network will see them.
         channels: 1 for grey images, 2 for grey with alpha, 3 for colour.
-        decode: open every image and fill the cache; --no-decode only lists them.
+        list_only: count files without opening any; else every image is decoded into the cache.
         json: print the counts as JSON.
     """
     import msgspec
@@ -39,20 +39,20 @@ def show(
     told = progress()
     shape = (size[0], size[-1])
     benchmark = open_data(data, options, size=shape, channels=channels, progress=told)
-    summary = summarise(benchmark, decode=decode)
+    summary = summarise(benchmark, decode=not list_only)
     if json:
         show_json(msgspec.json.format(msgspec.json.encode(summary), indent=2))
         return
     from diwa.report.table import rows_table
 
-    rows = [
-        (name, *counts, sum(counts), cached)
-        for name, counts, cached in (
-            (d.name, [d.classes[c] for c in summary.classes], _megabytes(d.cached_bytes))
-            for d in summary.domains
-        )
+    domains = summary.domains
+    rows: list[tuple[object, ...]] = [
+        (name, *(domain.classes[name] for domain in domains)) for name in summary.classes
     ]
-    show_text(rows_table([summary.name, *summary.classes, "images", "cached"], rows))
+    rows.append(("all", *(sum(domain.classes.values()) for domain in domains)))
+    if not list_only:
+        rows.append(("cached", *(_megabytes(domain.cached_bytes) for domain in domains)))
+    show_text(rows_table([summary.name, *(domain.name for domain in domains)], rows))
     for folder in summary.ignored:
         show_text(f"ignored, holds no images: {folder}")
     for path in summary.skipped:
@@ -61,7 +61,7 @@ def show(
 
 
 def cache(
-    cache_dir: Path | None = None,
+    cache_dir: OptionalPath = None,
     *,
     remove: tuple[str, ...] = (),
     clear: bool = False,

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from diwa.errors import DiwaError
+from diwa.errors import DiwaError, SpecError
+from diwa.registry import Registry
 
-#: What to say when Ctrl-C comes; every long verb picks up from its store.
-_STOPPED = "stopped; the same command goes on where this one stopped"
+#: Every verb: where it lives, and what it does in a line. A new one is a file and a line here.
+_VERBS = {
+    "quickstart": (
+        "diwa.cli.quickstart:quickstart",
+        "the whole road on a small benchmark, in minutes",
+    ),
+    "data": ("diwa.cli.data:show", "check a folder of images, and decode it into the cache"),
+    "data cache": ("diwa.cli.data:cache", "show or empty the cache of decoded images"),
+    "sweep": ("diwa.cli.sweep:sweep", "fine-tune several models from one shared start"),
+    "train": ("diwa.cli.train:train", "do a single run of a sweep, as a job among many"),
+    "soup": ("diwa.cli.soup:soup", "average a sweep's runs and score the unseen domain"),
+    "eval": ("diwa.cli.eval:evaluate", "score a soup or a run on the domains of a folder"),
+}
+VERBS = Registry("verb", {name: home for name, (home, _) in _VERBS.items()}, group="diwa.verbs")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,31 +32,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: what follows `diwa`; those of the process by default.
 
     Returns:
-        0 for success, 1 for an error, 130 after Ctrl-C. Wrong flags exit with 2.
+        0 for success, 1 for an error, 2 for wrong flags, 130 after Ctrl-C.
     """
-    import tyro
-
-    given = _with_default_verb(list(sys.argv[1:] if arguments is None else arguments))
-    if given and given[0] in ("--version", "-V"):
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] in (["--version"], ["-V"]):
         import diwa
 
         print(f"diwa {diwa.__version__}")
         return 0
+    if not given or given[0] in ("--help", "-h", "help"):
+        print(_help())
+        return 0 if given else 2
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            _verbs(), prog="diwa", args=given, description=_DESCRIPTION, sort_subcommands=False
-        )
+        return _run(given)
     except DiwaError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(_STOPPED, file=sys.stderr)
+        print("stopped; the same command goes on where this one stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # Whoever read the output has closed it; there is nobody left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    return 0
 
 
 def entry() -> None:
@@ -52,33 +62,37 @@ def entry() -> None:
     sys.exit(main())
 
 
-_DESCRIPTION = """Fine-tune several models from one start, average their weights, get one model
-that withstands distribution shift. Try: diwa quickstart. Then: diwa sweep, diwa soup."""
+def _run(given: list[str]) -> int:
+    import tyro
+
+    words = 2 if " ".join(given[:2]) in VERBS.names() else 1
+    verb, rest = " ".join(given[:words]), given[words:]
+    if given[:2] == ["data", "show"]:
+        rest = given[2:]
+    try:
+        call = VERBS.get(verb)
+    except SpecError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    tyro.cli(call, prog=f"diwa {verb}", args=rest, config=(tyro.conf.FlagCreatePairsOff,))
+    return 0
 
 
-def _verbs() -> dict[str, Callable[..., Any]]:
-    from diwa.cli.data import cache, show
-    from diwa.cli.eval import evaluate
-    from diwa.cli.quickstart import quickstart
-    from diwa.cli.soup import soup
-    from diwa.cli.sweep import sweep
-    from diwa.cli.train import train
-
-    return {
-        "quickstart": quickstart,
-        "data:show": show,
-        "data:cache": cache,
-        "train": train,
-        "sweep": sweep,
-        "soup": soup,
-        "eval": evaluate,
-    }
-
-
-def _with_default_verb(given: list[str]) -> list[str]:
-    """`diwa data FOLDER` means `diwa data show FOLDER`."""
-    if len(given) > 1 and given[0] == "data":
-        if given[1] in ("show", "cache"):
-            return [f"data:{given[1]}", *given[2:]]
-        return ["data:show", *given[1:]]
-    return ["data:show", "--help"] if given == ["data"] else given
+def _help() -> str:
+    width = max(map(len, VERBS.names()))
+    lines = [
+        f"  {name:<{width}}  {_VERBS[name][1] if name in _VERBS else 'from another package'}"
+        for name in [*_VERBS, *(name for name in VERBS.names() if name not in _VERBS)]
+    ]
+    return "\n".join(
+        [
+            "usage: diwa VERB ...",
+            "",
+            "Fine-tune several models from one start, average their weights, and get one model",
+            "that withstands distribution shift better than any of them.",
+            "",
+            *lines,
+            "",
+            "diwa VERB --help says more. New here? diwa quickstart.",
+        ]
+    )

@@ -14,16 +14,17 @@ if TYPE_CHECKING:
     from diwa.data.benchmark import Benchmark
 
 Device = Annotated[str, tyro.conf.arg(metavar="auto|cpu|cuda[:N]|mps")]
+OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
 
 
 class DataOptions(Spec, frozen=True, kw_only=True):
     """How a folder of images is opened."""
 
-    name: str | None = None
+    name: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """What the data set is called in seeds and tables; the folder's name by default."""
-    cache_dir: Path | None = None
+    cache_dir: OptionalPath = None
     """Where decoded images are kept; $DIWA_CACHE or the user's cache folder by default."""
-    cache_side: int | None = None
+    cache_side: Annotated[int | None, tyro.conf.arg(metavar="PIXELS")] = None
     """The longest short side to keep, in pixels; 1.4 times --size by default."""
     allow_missing_classes: bool = False
     """A domain may lack a class that another one has."""
@@ -43,5 +44,7 @@ def open_data(
     """Opens a folder as the flags say."""
     from diwa.data.benchmark import open_folder
 
-    settings: dict[str, Any] = {field: getattr(options, field) for field in options.__struct_fields__}
+    settings: dict[str, Any] = {
+        field: getattr(options, field) for field in options.__struct_fields__
+    }
     return open_folder(root, **settings, size=size, channels=channels, progress=progress)

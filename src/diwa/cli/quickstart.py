@@ -55,7 +55,7 @@ def quickstart(
         init="lp",
         backbone="tf_efficientnet_lite0",
         weights="demo",
-        size=(96,),
+        size=(64,),
         hparams={"lr": (1e-4, 2e-4, 3e-4), "batch_size": (16,)},
         seed=seed,
     )

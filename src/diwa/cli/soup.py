@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from diwa.cli.console import progress, show, show_json
-from diwa.cli.options import DataOptions, Device, open_data
+from diwa.cli.options import DataOptions, Device, OptionalPath, open_data
 
 if TYPE_CHECKING:
     from diwa.sweep.harvest import Harvest
@@ -18,10 +18,10 @@ def soup(
     store: tyro.conf.Positional[Path],
     /,
     *,
-    data: Path | None = None,
+    data: OptionalPath = None,
     target: tuple[str, ...] = (),
-    out: Path | None = None,
-    score: bool = True,
+    out: OptionalPath = None,
+    no_score: bool = False,
     device: Device = "auto",
     json: bool = False,
 ) -> None:
@@ -35,7 +35,7 @@ def soup(
         data: the folder of images; where the sweep found them by default.
         target: only these unseen domains.
         out: where to write; inside the store by default.
-        score: read the unseen domain at the end; --no-score never touches it.
+        no_score: leave the unseen domain unread.
         device: where to compute.
         json: print the results as JSON.
     """
@@ -56,14 +56,12 @@ def soup(
     image = runs[0].spec.task.image
     options = msgspec.convert(held.noted("options") or {}, DataOptions)
     name = msgspec.structs.replace(options, name=runs[0].spec.task.data)
-    benchmark = open_data(
-        Path(root), name, size=image.size, channels=image.channels, progress=told
-    )
+    benchmark = open_data(Path(root), name, size=image.size, channels=image.channels, progress=told)
     results = harvest(
         held,
         benchmark,
         targets=target,
-        score_target=score,
+        score_target=not no_score,
         out=out,
         device=device,
         progress=told,

@@ -24,8 +24,8 @@ class SweepReport(Spec, frozen=True, kw_only=True):
 
 def sweep(
     data: tyro.conf.Positional[Path],
-    spec: Annotated[SweepSpec, Flat],
     /,
+    spec: Annotated[SweepSpec, Flat],
     options: DataFlags = DataOptions(),  # noqa: B008 - frozen
     *,
     store: Path = Path("runs"),
@@ -48,11 +48,13 @@ def sweep(
         json: print the result as JSON.
     """
     from diwa.runs.store import Store
+    from diwa.sweep.plan import plan
     from diwa.sweep.run import run_sweep
 
     told = progress()
     benchmark = open_data(data, options, size=spec.shape, channels=spec.channels, progress=told)
     held = Store(store)
+    plan(spec, benchmark, device=device)  # so that a mistake leaves no store behind
     remember(held, data, options)
     runs = run_sweep(spec, benchmark, held, device=device, workers=workers, progress=told)
     report = SweepReport(
@@ -84,4 +86,6 @@ def remember(store: object, data: Path, options: DataOptions) -> None:
     from diwa.runs.store import Store
 
     assert isinstance(store, Store)
-    store.note(data=str(data.resolve()), options=msgspec.to_builtins(options, str_keys=True, enc_hook=str))
+    store.note(
+        data=str(data.resolve()), options=msgspec.to_builtins(options, str_keys=True, enc_hook=str)
+    )

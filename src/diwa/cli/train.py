@@ -14,8 +14,8 @@ from diwa.sweep.spec import SweepSpec
 
 def train(
     data: tyro.conf.Positional[Path],
-    spec: Annotated[SweepSpec, Flat],
     /,
+    spec: Annotated[SweepSpec, Flat],
     options: DataFlags = DataOptions(),  # noqa: B008 - frozen
     *,
     run: int = 0,
@@ -46,11 +46,13 @@ def train(
 
     from diwa.cli.sweep import remember
     from diwa.runs.store import Store
+    from diwa.sweep.plan import plan
     from diwa.sweep.run import run_one
 
     told = progress()
     benchmark = open_data(data, options, size=spec.shape, channels=spec.channels, progress=told)
     held = Store(store)
+    plan(spec, benchmark, device=device)
     remember(held, data, options)
     done = run_one(
         spec, benchmark, held, run=run, trial=trial, device=device, workers=workers, progress=told

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from diwa.data.cache import CROP_MARGIN, Cache, CachedImages, default_directory
-from diwa.data.folder import File, Listing, list_folder
+from diwa.data.folder import Listing, list_folder
 from diwa.data.split import Split, split
 from diwa.errors import DataError
 from diwa.progress import QUIET, Progress
@@ -174,15 +174,13 @@ def open_folder(
     root = Path(root)
     if channels not in (1, 2, 3):
         raise DataError(f"channels={channels}", remedy="images have 1, 2 or 3 of them here")
+    if cache_side is not None and cache_side < 8:
+        raise DataError(f"cache_side={cache_side}", remedy="store at least 8 pixels")
     listing = list_folder(
         root, allow_missing_classes=allow_missing_classes, skip_bad_files=skip_bad_files
     )
     for domain, files in listing.domains.items():
-        if int(len(files) * 0.2) == 0 and not allow_small_domains:
-            raise DataError(
-                f"{root / domain}: {_counted(len(files))}, too few to hold out 20 % for validation",
-                remedy="add images, remove the folder, or pass --allow-small-domains",
-            )
+        _check_count(root / domain, len(files), allow_small_domains)
     cache = Cache(
         cache_dir or default_directory(), cache_side or round(max(size) * CROP_MARGIN), channels
     )
@@ -193,7 +191,9 @@ def open_folder(
             Domain(
                 domain,
                 np.array([file.label for file in files], dtype=np.int64),
-                partial(_load, cache, listing, domain, files, skip_bad_files, progress),
+                partial(
+                    _load, cache, listing, domain, skip_bad_files, allow_small_domains, progress
+                ),
                 certain=not skip_bad_files,
             )
             for domain, files in listing.domains.items()
@@ -209,11 +209,11 @@ def _load(
     cache: Cache,
     listing: Listing,
     domain: str,
-    files: Sequence[File],
     skip_bad_files: bool,
+    allow_small_domains: bool,
     progress: Progress,
 ) -> tuple[CachedImages, np.ndarray]:
-    images = cache.open(listing.root, domain, files, progress)
+    images = cache.open(listing.root, domain, listing.domains[domain], progress)
     if images.broken and not skip_bad_files:
         path, why = images.broken[0]
         more = f" (and {len(images.broken) - 1} more files)" if len(images.broken) > 1 else ""
@@ -221,7 +221,20 @@ def _load(
             f"{listing.root / path}: can't be decoded ({why}){more}",
             remedy="replace or remove it, or pass --skip-bad-files",
         )
+    _check_count(listing.root / domain, len(images), allow_small_domains)
     return images, images.kept
+
+
+def _check_count(folder: Path, count: int, allow_small: bool) -> None:
+    if count == 0:
+        raise DataError(
+            f"{folder}: none of its files is an image", remedy="add images, or remove the folder"
+        )
+    if int(count * 0.2) == 0 and not allow_small:
+        raise DataError(
+            f"{folder}: {_counted(count)}, too few to hold out 20 % for validation",
+            remedy="add images, remove the folder, or pass --allow-small-domains",
+        )
 
 
 def _counted(count: int) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import glob
 import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -17,11 +21,12 @@ from filelock import FileLock
 from diwa.atomic import replacing_folder, write_bytes
 from diwa.data.decode import BROKEN, decode, pixels, shrink
 from diwa.data.folder import File
-from diwa.errors import DataError
+from diwa.errors import DataError, StoreError
 from diwa.progress import Progress
 
 _FORMAT = 1
 _PIXELS, _INDEX, _ABOUT = "pixels.u8", "index.npy", "about.json"
+_TOLD = {"root", "domain", "side", "channels", "bytes"}
 
 #: A training crop takes at least 70 % of the area, at most 4:3 off square; stored this much
 #: larger than what the network sees, no crop of a square image has fewer pixels than that.
@@ -89,25 +94,29 @@ class Cache:
     side: int
     channels: int
 
-    def open(self, root: Path, domain: str, files: Sequence[File], progress: Progress) -> CachedImages:
+    def open(
+        self, root: Path, domain: str, files: Sequence[File], progress: Progress
+    ) -> CachedImages:
         """The images of one domain, decoded now if nobody has before.
 
         Of several processes that ask at once, one decodes and the others wait for it.
 
         Raises:
-            DataError: if the cache can't be written.
+            DataError: if a file can't be read, or the cache can't be written.
         """
         folder = self.directory / f"{domain}-{self._digest(files)}"
         if not _is_whole(folder):
             try:
                 self.directory.mkdir(parents=True, exist_ok=True)
-                with FileLock(self.directory / f".{folder.name}.lock"):
+                with FileLock(_lock_of(folder)):
                     if not _is_whole(folder):
-                        shutil.rmtree(folder, ignore_errors=True)
+                        _remove_half_built(folder)
                         self._build(folder, root, domain, files, progress)
-            except OSError as error:
+            except (OSError, StoreError) as error:
+                cause = error.__cause__ or error
                 raise DataError(
-                    f"{self.directory}: the image cache can't be written ({error.strerror or error})",
+                    f"{self.directory}: the cache can't be written "
+                    f"({getattr(cause, 'strerror', None) or cause})",
                     remedy="free some space, or choose another place with --cache-dir",
                 ) from error
         return CachedImages(folder)
@@ -128,7 +137,11 @@ class Cache:
             with (
                 (part / _PIXELS).open("wb") as out,
                 progress.task(f"decoding {domain}", len(files)) as task,
+                warnings.catch_warnings(),
             ):
+                # A warning about odd metadata of one file among thousands helps nobody. Here, and
+                # not around each file: threads would leave each other's filters behind.
+                warnings.simplefilter("ignore")
                 for row, (file, decoded) in enumerate(
                     zip(files, self._decoded(root, files), strict=True)
                 ):
@@ -164,6 +177,7 @@ class Cache:
             try:
                 image = decode(root / file.path, self.channels)
             except BROKEN as error:
+                _check_readable(root / file.path, error)
                 return (str(error).splitlines() or [type(error).__name__])[0]
             width, height = image.size
             return pixels(shrink(image, self.side)), (height, width)
@@ -173,6 +187,15 @@ class Cache:
             # In chunks, so that no more than a few images per thread wait to be written.
             for start in range(0, len(files), 8 * threads):
                 yield from pool.map(one, files[start : start + 8 * threads])
+
+
+def _check_readable(path: Path, error: Exception) -> None:
+    """Tells a file that can't be read, which may be mended, from one that is no image."""
+    # Pillow's own errors have no number, but for a jump to nowhere that a bad file asked for.
+    if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+        raise DataError(
+            f"{path}: can't be read ({error.strerror})", remedy="check its permissions and the disk"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -188,35 +211,60 @@ class Cached:
 
 def list_caches(directory: Path) -> list[Cached]:
     """Every cache in that directory."""
-    found = []
-    for about in sorted(directory.glob(f"*/{_ABOUT}")):
-        known = json.loads(about.read_text())
-        found.append(
-            Cached(about.parent, known["root"], known["domain"], known["side"], known["bytes"])
-        )
-    return found
+    return [
+        Cached(folder, known["root"], known["domain"], known["side"], known["bytes"])
+        for folder, known in _held(directory)
+    ]
 
 
 def remove(cached: Cached) -> None:
     """Deletes a cache; it is made again when it is next needed."""
     shutil.rmtree(cached.folder)
-    (cached.folder.parent / f".{cached.folder.name}.lock").unlink(missing_ok=True)
+    _lock_of(cached.folder).unlink(missing_ok=True)
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.lock")
+
+
+def _held(directory: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The folders of all caches, but for those under way, and what they say of themselves."""
+    folders = [path for path in sorted(directory.glob("*")) if not path.name.startswith(".")]
+    known = [(folder, _about(folder)) for folder in folders]
+    return [(folder, about) for folder, about in known if about]
+
+
+def _about(folder: Path) -> dict[str, Any] | None:
+    """What a cache says of itself; nothing if it is damaged, or another process removes it."""
+    try:
+        about = json.loads((folder / _ABOUT).read_text())
+    except (OSError, ValueError):
+        return None
+    return about if isinstance(about, dict) and about.keys() >= _TOLD else None
 
 
 def _is_whole(folder: Path) -> bool:
+    about = _about(folder)
     try:
-        expected = json.loads((folder / _ABOUT).read_text())["bytes"]
-        return (folder / _PIXELS).stat().st_size == expected and (folder / _INDEX).is_file()
-    except (OSError, ValueError, KeyError):
+        return (
+            about is not None
+            and (folder / _PIXELS).stat().st_size == about["bytes"]
+            and (folder / _INDEX).is_file()
+        )
+    except OSError:
         return False
+
+
+def _remove_half_built(folder: Path) -> None:
+    """Drops what a decoding that was killed left; the caller holds the lock, so none is at work."""
+    for left in (folder, *folder.parent.glob(f".{glob.escape(folder.name)}.*.part")):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _remove_outdated(folder: Path, about: dict[str, object]) -> None:
     """Drops what the same place was decoded to before its files changed."""
-    for cached in list_caches(folder.parent):
-        same = (cached.root, cached.domain, cached.side) == tuple(
-            about[name] for name in ("root", "domain", "side")
-        )
-        old = json.loads((cached.folder / _ABOUT).read_text())
-        if same and old["channels"] == about["channels"] and cached.folder != folder:
-            remove(cached)
+    for other, old in _held(folder.parent):
+        if other != folder and all(old[name] == about[name] for name in _TOLD - {"bytes"}):
+            # Another process may be removing it as well, or still look at it.
+            shutil.rmtree(other, ignore_errors=True)
+            _lock_of(other).unlink(missing_ok=True)

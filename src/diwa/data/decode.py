@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +19,9 @@ def decode(path: Path, channels: int) -> Image.Image:
     Raises:
         OSError: or another of `BROKEN`, if it is no image.
     """
-    with warnings.catch_warnings():
-        # A warning about odd metadata of one file among thousands helps nobody.
-        warnings.simplefilter("ignore")
-        with Image.open(path) as image:
-            image.load()
-            return _as_bytes(image).convert(_MODES[channels])
+    with Image.open(path) as image:
+        image.load()
+        return _as_bytes(image).convert(_MODES[channels])
 
 
 def shrink(image: Image.Image, short_side: int) -> Image.Image:

@@ -45,9 +45,7 @@ _LONG_SIDE = 512
 _VERSION = 1
 
 
-def demo_folder(
-    target: str, *, directory: Path | None = None, progress: Progress = QUIET
-) -> Path:
+def demo_folder(target: str, *, directory: Path | None = None, progress: Progress = QUIET) -> Path:
     """The benchmark as a folder of domain/class/image, with one domain to leave unseen.
 
     Args:

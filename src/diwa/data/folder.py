@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from diwa.errors import DataError
 
@@ -92,7 +94,7 @@ def _folders(parent: Path) -> list[str]:
     try:
         entries = [entry.name for entry in os.scandir(parent) if entry.is_dir()]
     except OSError as error:
-        raise DataError(f"{parent}: can't be read ({error.strerror})") from error
+        _refuse(error)
     return sorted(name for name in entries if not _hidden(name))
 
 
@@ -100,17 +102,14 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or name in _LEFT_BY_SYSTEMS
 
 
-def _classes(
-    root: Path, domain: str, skip: bool
-) -> dict[str, list[tuple[str, os.stat_result]]]:
+def _classes(root: Path, domain: str, skip: bool) -> dict[str, list[tuple[str, os.stat_result]]]:
     """Class -> its images as (path, stat), in the order of torchvision's ImageFolder."""
     held: dict[str, list[tuple[str, os.stat_result]]] = {}
     for name in _folders(root / domain):
         images = held.setdefault(name, [])
-        top = root / domain / name
-        for folder, _, names in sorted(os.walk(top, followlinks=True)):
-            for file in sorted(names):
-                path = Path(folder) / file
+        for folder, names in _walk(root / domain / name):
+            for file in names:
+                path = folder / file
                 if _hidden(file):
                     continue
                 if not file.lower().endswith(IMAGE_ENDINGS):
@@ -122,6 +121,20 @@ def _classes(
                     )
                 images.append((path.relative_to(root).as_posix(), _stat(path)))
     return held
+
+
+def _walk(top: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Every folder from `top` on that is not hidden, with its files, in ImageFolder's order."""
+    for folder, _, names in sorted(os.walk(top, followlinks=True, onerror=_refuse)):
+        place = Path(folder)
+        if not any(_hidden(part) for part in place.relative_to(top).parts):
+            yield place, sorted(names)
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise DataError(
+        f"{error.filename}: can't be read ({error.strerror})", remedy="check its permissions"
+    ) from error
 
 
 def _stat(path: Path) -> os.stat_result:
@@ -149,7 +162,11 @@ def _check_classes(
 
 def _why_empty(root: Path) -> str:
     folders = _folders(root)
-    direct = [name for name in folders if any((root / name).glob("*.*"))]
+    direct = [name for name in folders if not _folders(root / name) and _files(root / name)]
     if direct:
         return f"{root}: {direct[0]!r} holds files but no class folders"
     return f"{root}: no folders with images" if folders else f"{root}: holds no folders"
+
+
+def _files(parent: Path) -> list[str]:
+    return [path.name for path in parent.iterdir() if path.is_file() and not _hidden(path.name)]

@@ -123,6 +123,8 @@ def train_loader(
         num_workers=workers,
         prefetch_factor=2,
         pin_memory=torch.cuda.is_available(),
+        # Else the loader takes a number from the caller's generator, which `workers=0` does not.
+        generator=torch.Generator(),
     )
     return iter(loader)
 
@@ -142,6 +144,8 @@ def eval_batches(
         return as_batch(out), torch.from_numpy(source.labels[positions])
 
     starts = range(0, len(source.positions), batch_size)
+    if not starts:
+        return
     with ThreadPoolExecutor(min(threads, 4)) as pool:
         # One batch ahead of the network and no more: two batches are all that memory holds.
         ahead = [pool.submit(made, start) for start in starts[:1]]

@@ -32,7 +32,7 @@ def split(count: int, *, trial: int, domain: int, holdout: float = 0.2) -> Split
 
     Example:
         >>> split(10, trial=0, domain=0).outer.tolist()
-        [9, 4]
+        [2, 3]
     """
     order = np.arange(count)
     random_state(trial, domain).shuffle(order)

@@ -5,7 +5,7 @@ Augmentation and squashing work on bytes and give bytes; normalisation is the ne
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -35,6 +35,10 @@ class ImageSpec(Spec, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if min(self.size) < 8:
             raise SpecError(f"size {self.size}: too small", remedy="give at least 8 pixels")
+        if self.channels not in (1, 2, 3):
+            raise SpecError(
+                f"channels={self.channels}", remedy="images have 1, 2 or 3 of them here"
+            )
 
 
 class Augment:
@@ -71,15 +75,18 @@ class Augment:
             cropped = _resized_crop(picture, self._drawn(original), original, self._spec.size)
         return pixels(self._after(cropped))
 
-    def _drawn(self, original: tuple[int, int]) -> dict[str, int]:
-        return self._crop.make_params([torch.empty((1, *original), device="meta")])
+    def _drawn(self, original: tuple[int, int]) -> tuple[int, int, int, int]:
+        """Top, left, height and width; the same draws as in `self._crop`."""
+        blank = torch.empty((1, *original), device="meta")
+        return self._crop.get_params(blank, list(self._crop.scale), list(self._crop.ratio))
 
 
 def squash(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """The evaluation transform: the whole image, resized with no regard to its aspect."""
     if image.shape[:2] == size:
         return image
-    return pixels(v2.functional.resize(_picture(image), list(size)))
+    picture: Any = _picture(image)  # torchvision takes images, though its annotations don't
+    return pixels(v2.functional.resize(picture, list(size)))  # pyright: ignore[reportArgumentType]
 
 
 def _picture(image: np.ndarray) -> Image.Image:
@@ -95,15 +102,16 @@ def _grey_alpha(image: np.ndarray) -> Image.Image:
 
 def _resized_crop(
     picture: Image.Image,
-    crop: dict[str, int],
+    crop: tuple[int, int, int, int],
     original: tuple[int, int],
     size: tuple[int, int],
 ) -> Image.Image:
     down, across = picture.height / original[0], picture.width / original[1]
+    top, left, height, width = crop
     box = (
-        crop["left"] * across,
-        crop["top"] * down,
-        min((crop["left"] + crop["width"]) * across, picture.width),
-        min((crop["top"] + crop["height"]) * down, picture.height),
+        left * across,
+        top * down,
+        min((left + width) * across, picture.width),
+        min((top + height) * down, picture.height),
     )
     return picture.resize((size[1], size[0]), Image.Resampling.BILINEAR, box=box)

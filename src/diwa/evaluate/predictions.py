@@ -63,7 +63,7 @@ def ensemble(predictions: Sequence[Predictions]) -> Predictions:
     """The mean of several models' predictions for the same images: the mean of their logits.
 
     Raises:
-        DiwaError: if they are not of the same images, or there are none.
+        DiwaError: if they are not of the same images and classes, or there are none.
 
     Example:
         >>> labels = torch.tensor([0])
@@ -74,15 +74,23 @@ def ensemble(predictions: Sequence[Predictions]) -> Predictions:
     """
     if not predictions:
         raise DiwaError("no predictions to average", remedy="give at least one model's")
-    labels = predictions[0].labels
-    if any(not torch.equal(labels, other.labels) for other in predictions[1:]):
-        raise DiwaError("predictions of different images can't be averaged")
-    total = torch.zeros_like(predictions[0].logits, dtype=torch.float64)
+    labels, shape = predictions[0].labels, predictions[0].logits.shape
+    for other in predictions[1:]:
+        if not torch.equal(labels, other.labels) or other.logits.shape != shape:
+            raise DiwaError("predictions of different images or classes can't be averaged")
+    total = torch.zeros(shape, dtype=torch.float64)
     for one in predictions:
         total += one.logits
     return Predictions((total / len(predictions)).float(), labels)
 
 
 def pooled_accuracy(predictions: Sequence[Predictions]) -> float:
-    """The accuracy over the images of several domains together, each image counting once."""
-    return sum(one.correct() for one in predictions) / sum(len(one) for one in predictions)
+    """The accuracy over the images of several domains together, each image counting once.
+
+    Raises:
+        DiwaError: if there are no images.
+    """
+    images = sum(len(one) for one in predictions)
+    if not images:
+        raise DiwaError("no images to score", remedy="choose domains that have some")
+    return sum(one.correct() for one in predictions) / images

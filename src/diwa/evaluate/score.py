@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diwa.data.benchmark import Benchmark
-from diwa.errors import DataError
+from diwa.errors import DataError, SpecError
 from diwa.evaluate.predict import Weights, image_of, predict_network, source_of
 from diwa.models.device import Compute
 from diwa.models.network import restore_network
 from diwa.progress import QUIET, Progress
 from diwa.spec import Spec
+
+#: Which of a domain's images to score: every one, or either side of a trial's split.
+PARTS = ("all", "in", "out")
 
 
 class Score(Spec, frozen=True, kw_only=True):
@@ -52,8 +55,11 @@ def score_domains(
         progress: who hears how it goes.
 
     Raises:
-        DiwaError: if the weights are for other classes, or a domain is not there or is empty.
+        DiwaError: if the weights are for other classes, a domain is not there or is empty, or
+            there is no such part.
     """
+    if part not in PARTS:
+        raise SpecError(f"part {part!r}", remedy=f"choose {', '.join(PARTS)}")
     chosen = [benchmark[name] for name in domains]
     image = image_of(weights.about, benchmark)
     compute = Compute.choose(device, precision)
@@ -63,7 +69,9 @@ def score_domains(
         split = benchmark.split(domain.name, trial=trial)
         source = source_of(domain, {"all": None, "in": split.inner, "out": split.outer}[part])
         if not len(source.positions):
-            raise DataError(f"{domain.name}: has no images in part {part!r}", remedy="use --part all")
+            raise DataError(
+                f"{domain.name}: has no images in part {part!r}", remedy="use --part all"
+            )
         says = predict_network(
             network, source, image, compute, progress=progress, title=f"scoring {domain.name}"
         )

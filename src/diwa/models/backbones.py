@@ -14,6 +14,7 @@ from typing import Any
 
 import timm
 import torch
+from timm.models import PretrainedCfg
 from torch import nn
 
 from diwa.errors import ModelError
@@ -65,10 +66,10 @@ def build_backbone(
     if name in ENCODERS.names():
         build: Callable[..., Backbone] = ENCODERS.get(name)
         return build(size=size, channels=channels)
-    if not timm.is_model(name.split(".")[0]):
+    if not timm.is_model(name.partition(".")[0]):
         raise ModelError(_unknown(name))
     settings: dict[str, Any] = {"num_classes": 0, "in_chans": channels}
-    config = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    config = _config(name)
     if config is not None and config.fixed_input_size:
         settings["img_size"] = size
     encoder = (
@@ -76,16 +77,29 @@ def build_backbone(
         if isinstance(weights, str)
         else _from_tensors(name, weights, settings)
     )
-    mean, std = encoder.pretrained_cfg["mean"], encoder.pretrained_cfg["std"]
+    known: dict[str, Any] = vars(encoder)["pretrained_cfg"]
+    mean, std = known["mean"], known["std"]
     if channels != len(mean):
         mean, std = (sum(mean) / len(mean),) * channels, (sum(std) / len(std),) * channels
-    head_name = encoder.pretrained_cfg.get("classifier") or "head"
+    head_name = known.get("classifier") or "head"
     if not isinstance(head_name, str):
         raise ModelError(
             f"backbone {name!r}: has several classifiers ({', '.join(head_name)})",
             remedy="choose one with a single classifier",
         )
     return Backbone(encoder, _width(encoder, size, channels), tuple(mean), tuple(std), head_name)
+
+
+def _config(name: str) -> PretrainedCfg | None:
+    try:
+        return timm.get_pretrained_cfg(name, allow_unregistered=True)
+    except RuntimeError as error:
+        architecture, _, tag = name.partition(".")
+        known = timm.list_pretrained(f"{architecture}.*") or [architecture]
+        raise ModelError(
+            f"backbone {name!r}: timm has no weights tagged {tag!r}",
+            remedy=f"choose {', '.join(known)}",
+        ) from error
 
 
 def _from_source(name: str, source: str, settings: dict[str, Any]) -> nn.Module:
@@ -162,11 +176,14 @@ def _width(encoder: nn.Module, size: tuple[int, int], channels: int) -> int:
     except (RuntimeError, AssertionError, ValueError) as error:
         why = " ".join(str(error).split())
         raise ModelError(
-            f"images of {size[0]}x{size[1]} with {channels} channels don't fit the backbone ({why[:120]})",
+            f"images of {size[0]}x{size[1]} with {channels} channels don't fit the backbone "
+            f"({why[:120]})",
             remedy="choose another --size",
         ) from error
     if features.ndim != 2:
-        raise ModelError(f"the backbone gives features of shape {tuple(features.shape)}, not vectors")
+        raise ModelError(
+            f"the backbone gives features of shape {tuple(features.shape)}, not vectors"
+        )
     return features.shape[1]
 
 

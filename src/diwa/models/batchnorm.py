@@ -8,7 +8,8 @@ shift, so the result is that of the two layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -35,7 +36,8 @@ def fold(network: nn.Module, example: torch.Tensor) -> int:
 
     Names, parameters and the state dictionary stay as they are; only the way of computing
     changes. Which pairs belong together is seen from one forward pass, and the folding is kept
-    only if the output for `example` is the same with all statistics and scales made random.
+    only if the output for `example` is the same with all statistics and scales made random and
+    nothing dropped.
 
     Args:
         network: its batch norms must be frozen.
@@ -44,9 +46,8 @@ def fold(network: nn.Module, example: torch.Tensor) -> int:
     Returns:
         How many batch norms were folded: all that follow a convolution, or none.
     """
-    pairs = _pairs(network, example)
-    before = [(module, module.__dict__.get("forward")) for pair in pairs for module in pair]
-    with _random_norms(network), torch.no_grad():
+    pairs = [pair for pair in _pairs(network, example) if "forward" not in vars(pair[0])]
+    with _random_norms(network), _nothing_dropped(network), torch.no_grad():
         expected = network(example)
         for convolution, norm in pairs:
             _fold_pair(convolution, norm)
@@ -54,11 +55,8 @@ def fold(network: nn.Module, example: torch.Tensor) -> int:
         same = bool(furthest <= 1e-3 * expected.abs().max())
     if same:
         return len(pairs)
-    for module, forward in before:
-        if forward is None:
-            del module.forward
-        else:
-            module.forward = forward
+    for module in (module for pair in pairs for module in pair):
+        del vars(module)["forward"]
     return 0
 
 
@@ -83,20 +81,33 @@ class _random_norms:  # noqa: N801 - a context manager that reads like a verb
             norm.load_state_dict(kept)
 
 
+@contextmanager
+def _nothing_dropped(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while: two passes give the same, and no branch is left out."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 def _pairs(network: nn.Module, example: torch.Tensor) -> list[tuple[nn.Conv2d, nn.BatchNorm2d]]:
-    made_by: dict[int, tuple[nn.Conv2d, torch.Tensor]] = {}
+    made_by: dict[int, tuple[nn.Conv2d, torch.Tensor, int]] = {}
     pairs: list[tuple[nn.Conv2d, nn.BatchNorm2d]] = []
 
     def conv_done(module: nn.Module, _: object, output: torch.Tensor) -> None:
         assert isinstance(module, nn.Conv2d)
         # The output is kept alive with the note of who made it, so that no other tensor can
-        # get its identity meanwhile.
-        made_by[id(output)] = (module, output)
+        # get its identity meanwhile; its version tells whether it was changed in place.
+        made_by[id(output)] = (module, output, output._version)
 
     def norm_starts(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         assert isinstance(module, nn.BatchNorm2d)
-        if maker := made_by.get(id(inputs[0])):
-            pairs.append((maker[0], module))
+        maker, _, version = made_by.get(id(inputs[0]), (None, None, 0))
+        if maker is not None and inputs[0]._version == version:
+            pairs.append((maker, module))
 
     hooks = []
     for module in network.modules():
@@ -105,7 +116,9 @@ def _pairs(network: nn.Module, example: torch.Tensor) -> list[tuple[nn.Conv2d, n
         elif _is_plain(module):
             hooks.append(module.register_forward_pre_hook(norm_starts))
     try:
-        with torch.no_grad():
+        # In the mode the network is in, where a dropout shows; its draws are nobody's business.
+        # Tensors have versions outside of inference mode only.
+        with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]):
             network(example)
     finally:
         for hook in hooks:
@@ -126,8 +139,9 @@ def _is_plain(module: nn.Module) -> bool:
 
 def _fold_pair(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
     same_padding = isinstance(convolution, Conv2dSame)
-    convolution.forward = partial(_folded, convolution, norm, same_padding)
-    norm.forward = partial(_after, norm)
+    # On the instances, so that names and the state dictionary stay as they are.
+    vars(convolution)["forward"] = partial(_folded, convolution, norm, same_padding)
+    vars(norm)["forward"] = partial(_after, norm)
 
 
 def _folded(

@@ -42,11 +42,9 @@ class Compute:
             precision = "bf16" if _has_bf16(where) else "fp32"
         return cls(where, precision)
 
-    def autocast(self) -> AbstractContextManager[None]:
+    def autocast(self) -> AbstractContextManager[object]:
         """The context to run a network in."""
-        return torch.autocast(
-            self.device.type, torch.bfloat16, enabled=self.precision == "bf16"
-        )
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def pixels(self, batch: torch.Tensor) -> torch.Tensor:
         """A batch of images on the device, channels-last."""

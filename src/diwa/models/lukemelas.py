@@ -19,9 +19,7 @@ def is_lukemelas(tensors: Mapping[str, torch.Tensor]) -> bool:
     return "_conv_stem.weight" in tensors
 
 
-def to_timm(
-    tensors: Mapping[str, torch.Tensor], stages: Sequence[int]
-) -> dict[str, torch.Tensor]:
+def to_timm(tensors: Mapping[str, torch.Tensor], stages: Sequence[int]) -> dict[str, torch.Tensor]:
     """The same tensors under timm's names.
 
     Args:

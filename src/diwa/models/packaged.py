@@ -22,7 +22,7 @@ def packaged_weights(backbone: str) -> Path:
     Raises:
         ModelError: if there is no such package, or it is not installed.
     """
-    name = backbone.split(".")[0]
+    name = backbone.partition(".")[0]
     if name not in _PACKAGES:
         raise ModelError(
             f"backbone {backbone!r}: no package carries its weights",

@@ -41,7 +41,7 @@ class Row(Spec, frozen=True, kw_only=True):
     """The mean training loss since the row before."""
     accuracy: dict[str, float]
     """Of every source domain's validation split."""
-    unseen: dict[str, float] = {}
+    unseen: dict[str, float] = msgspec.field(default_factory=dict)
     """Of the unseen domains' 20 %, where the run was told to look."""
 
     @property
@@ -99,6 +99,13 @@ class Run:
             init=member.init,
             about=member.about,
         )
+
+    def tidy(self) -> Run:
+        """Removes what only a run under way needs; a kill may leave it in a finished one."""
+        if self.finished:
+            for path in [self.paths.state, *self.paths.all_best()]:
+                path.unlink(missing_ok=True)
+        return self
 
     @contextmanager
     def hold(self, *, wait: bool) -> Iterator[bool]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
 
-from diwa.errors import DiwaError
+from diwa.errors import DiwaError, WeightsError
 from diwa.soup.soup import Soup, Tried
 from diwa.weights.average import check_alike
 from diwa.weights.member import Member
@@ -17,9 +18,7 @@ from diwa.weights.member import Member
 Score = Callable[[Mapping[str, torch.Tensor]], float]
 
 
-def greedy(
-    members: Sequence[Member], *, score: Score, rule: Literal[">=", ">"] = ">="
-) -> Soup:
+def greedy(members: Sequence[Member], *, score: Score, rule: Literal[">=", ">"] = ">=") -> Soup:
     """Ranks the members by their own score and adds each one that does not lower the average's.
 
     Every member is read once; the sum of those kept stays in memory, in float64.
@@ -30,15 +29,18 @@ def greedy(
         rule: ">=" as in DiWA, or ">" as in model soups.
 
     Raises:
-        DiwaError: if there are no members, one has no score, or their splits differ.
-        WeightsError: if their tensors differ in names or shapes.
+        DiwaError: if there are no members, one has no score, their splits differ, or there is no
+            such rule.
+        WeightsError: if their tensors differ in names, shapes or integers.
     """
     if not members:
         raise DiwaError("no members to choose from", remedy="finish at least one run")
+    better = {">=": operator.ge, ">": operator.gt}.get(rule)
+    if better is None:
+        raise DiwaError(f"rule {rule!r}", remedy="choose >= or >")
     _check_comparable(members)
     check_alike(members)
-    better = operator.ge if rule == ">=" else operator.gt
-    ranked = sorted(members, key=lambda member: (-(member.score or 0.0), member.name))
+    ranked = sorted(members, key=_rank)
     kept: list[Member] = []
     trace: list[Tried] = []
     total: dict[str, torch.Tensor] = {}
@@ -54,9 +56,15 @@ def greedy(
     return Soup("restricted", tuple(kept), tuple(trace))
 
 
+def _rank(member: Member) -> tuple[float, str, str]:
+    """The best first; equal ones in an order that does not depend on that of the arguments."""
+    assert member.score is not None
+    return -member.score, member.name, str(member.path)
+
+
 def _check_comparable(members: Sequence[Member]) -> None:
     for member in members:
-        if member.score is None:
+        if member.score is None or not math.isfinite(member.score):
             raise DiwaError(
                 f"{member.path}: has no validation score to be ranked by",
                 remedy="use the uniform average",
@@ -75,6 +83,12 @@ def _added(total: Mapping[str, torch.Tensor], member: Member) -> dict[str, torch
         if tensor.is_floating_point():
             wide = tensor.to(torch.float64)
             summed[name] = wide + total[name] if name in total else wide
+        elif name in total and not torch.equal(total[name], tensor):
+            # The average will refuse them; better now than after every member was scored.
+            raise WeightsError(
+                f"{member.path}: the integers of {name!r} differ from those of a better member",
+                remedy="choose among members of the same kind of run",
+            )
         else:
             summed[name] = tensor
     return summed

@@ -47,7 +47,9 @@ class Soup:
     @property
     def about(self) -> Mapping[str, Any]:
         """What its file says: the network, and what went into it."""
-        said = {key: self.members[0].about[key] for key in ("model",) if key in self.members[0].about}
+        said = {
+            key: self.members[0].about[key] for key in ("model",) if key in self.members[0].about
+        }
         return {
             **said,
             "soup": {

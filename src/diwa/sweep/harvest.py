@@ -117,9 +117,7 @@ def harvest(
     return results
 
 
-def _pools(
-    store: Store, runs: Sequence[Run], targets: Sequence[str]
-) -> dict[str, list[Run]]:
+def _pools(store: Store, runs: Sequence[Run], targets: Sequence[str]) -> dict[str, list[Run]]:
     by_init: dict[str, list[Run]] = {}
     for run in runs:
         if run.finished and (not targets or set(run.spec.task.unseen) <= set(targets)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from diwa.algorithms import ALGORITHMS
 from diwa.algorithms.hparams import Choice, Space, checked, draw
@@ -108,7 +109,7 @@ def _targets(spec: SweepSpec, benchmark: Benchmark) -> list[str]:
     return [benchmark[name].name for name in dict.fromkeys(spec.target)]
 
 
-def _probing(spec: SweepSpec) -> dict[str, float]:
+def _probing(spec: SweepSpec) -> dict[str, Any]:
     """Only what bears on the result: a drawn head has the same key however one would probe."""
     if spec.init != "lp":
         return {}

@@ -8,7 +8,7 @@ import msgspec
 
 from diwa.data.benchmark import Benchmark
 from diwa.errors import SpecError
-from diwa.progress import QUIET, Progress, Task
+from diwa.progress import QUIET, Progress
 from diwa.runs.spec import RunSpec
 from diwa.runs.store import Run, Store
 from diwa.sweep.launch import Launcher
@@ -62,12 +62,13 @@ def run_sweep(
     if len(missing) < len(specs):
         progress.say(f"{len(specs) - len(missing)} of {len(specs)} runs are done already")
     if not missing:
-        return [store.run(run) for run in specs]
+        return [store.run(run).tidy() for run in specs]
     numbers = {run.key: number for number, run in enumerate(specs, 1)}
     with progress.task(f"sweep of {len(missing)} runs", sum(run.steps for run in missing)) as task:
 
         def work(run: RunSpec, wait: bool) -> Run:
-            return _work(run, place, task, wait, f"run {numbers[run.key]} of {len(specs)}")
+            title = f"run {numbers[run.key]} of {len(specs)}"
+            return train_run(run, place, observers=[Counting(task)], wait=wait, title=title)
 
         return launch(specs, work)
 
@@ -114,9 +115,3 @@ def run_one(
         progress=progress,
     )
     return train_run(chosen, place, title=f"run {run}")
-
-
-def _work(spec: RunSpec, place: Workplace, task: Task, wait: bool, title: str) -> Run:
-    if place.store.run(spec).finished:
-        return place.store.run(spec)
-    return train_run(spec, place, observers=[Counting(task)], wait=wait, title=title)

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import msgspec
 import tyro
 
 from diwa.errors import SpecError
 from diwa.spec import Spec
 
 
-def _parsed(*texts: str) -> dict[str, tuple[float, ...]]:
+def _parsed(texts: list[str]) -> dict[str, tuple[float, ...]]:
     choices = {}
     for text in texts:
-        name, equals, values = text.partition("=")
+        name, _, values = text.partition("=")
         try:
             choices[name] = tuple(float(value) for value in values.split(","))
         except ValueError:
-            equals = ""
-        if not equals:
-            raise ValueError(f"{text!r} is not NAME=VALUE,VALUE,...")
+            raise ValueError(f"{text!r} is not NAME=VALUE or NAME=VALUE,VALUE") from None
     return choices
+
+
+def _spelled(choices: dict[str, tuple[float, ...]]) -> list[str]:
+    return [f"{name}={','.join(map(str, values))}" for name, values in choices.items()]
+
+
+_Choices = Annotated[
+    dict[str, tuple[float, ...]],
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="NAME=VALUE[,VALUE...]",
+        instance_from_str=_parsed,
+        is_instance=lambda value: isinstance(value, dict),
+        str_from_instance=_spelled,
+    ),
+]
 
 
 _PAPER_LIKE_STEPS = 1000
@@ -49,15 +64,13 @@ class SweepSpec(Spec, frozen=True, kw_only=True):
     space: Literal["auto", "mild", "extreme", "short", "default"] = "auto"
     """Where hyperparameters are drawn from: auto is the paper's mild, or short (larger learning
     rates) if --steps is under 1000."""
-    hparams: Annotated[
-        dict[str, tuple[float, ...]],
-        tyro.conf.arg(constructor=_parsed, metavar="NAME=V[,V...]"),
-    ] = {}
+    hparams: _Choices = msgspec.field(default_factory=dict)
     """Values to draw from instead, e.g. lr=1e-4,2e-4 dropout=0."""
     backbone: str = "resnet50.tv_in1k"
     """A timm model."""
     weights: str = "hub"
-    """The backbone's weights: a FILE, "hub" to download timm's, "demo" for those of the demo extra, "none"."""
+    """The backbone's weights: a FILE, "hub" to download timm's, "demo" for those of the demo
+    extra, or "none"."""
     size: tuple[int, ...] = (224,)
     """Pixels of the images' sides: one number, or height and width."""
     channels: Literal[1, 2, 3] = 3
@@ -66,9 +79,9 @@ class SweepSpec(Spec, frozen=True, kw_only=True):
     """How training images are varied."""
     eval_every: int = 100
     """Steps between validations."""
-    lp_steps: int | None = None
+    lp_steps: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Updates of linear probing; as many as --steps unless given."""
-    lp_lr: float | None = None
+    lp_lr: Annotated[float | None, tyro.conf.arg(metavar="FLOAT")] = None
     """Learning rate of linear probing; 5e-5, or 1e-3 where hyperparameters are short."""
     lp_views: int = 4
     """Augmented views of each image that linear probing draws from."""

@@ -60,7 +60,7 @@ def _fresh(spec: InitSpec, place: Workplace) -> Network:
 def _file(digest: str, place: Workplace) -> Path:
     if place.weights is None:
         raise StoreError(
-            f"the initialisation starts from a file with SHA-256 {digest[:12]}…, which is not given",
+            f"the initialisation starts from a file (SHA-256 {digest[:12]}…) that is not given",
             remedy="pass it as --weights",
         )
     if files.digest(place.weights) != digest:
@@ -69,5 +69,3 @@ def _file(digest: str, place: Workplace) -> Path:
             remedy="pass that one, or start a new store",
         )
     return place.weights
-
-

@@ -63,7 +63,7 @@ def train_run(
     check_task(spec.task, place.benchmark)
     run = place.store.start(spec)
     if run.finished:
-        return run
+        return run.tidy()
     with run.hold(wait=wait) as mine:
         if mine and not run.finished:
             _Training(run, place, list(observers)).go(title)
@@ -176,9 +176,7 @@ class _Training:
     def _write_best(self, row: Row) -> None:
         task = self.spec.task
         splits = {
-            name: self.place.benchmark.split(
-                name, trial=task.trial, holdout=task.holdout
-            ).digest
+            name: self.place.benchmark.split(name, trial=task.trial, holdout=task.holdout).digest
             for name, _ in self.validation
         }
         about = {
@@ -219,9 +217,7 @@ class _Training:
         paths.best(at.best_step).replace(paths.weights)
         result = RunResult(step=best.step, score=best.score, accuracy=best.accuracy)
         write_bytes(paths.result, result.to_json())
-        paths.state.unlink(missing_ok=True)
-        for path in paths.all_best():
-            path.unlink()
+        self.run.tidy()
 
 
 def _wide(compute: Compute) -> torch.device:

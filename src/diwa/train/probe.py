@@ -69,9 +69,7 @@ def probe(network: Network, spec: InitSpec, place: Workplace, *, scratch: Path) 
     path.unlink(missing_ok=True)
 
 
-def _plan(
-    spec: InitSpec, training: list[Source]
-) -> tuple[list[tuple[int, int, int]], np.ndarray]:
+def _plan(spec: InitSpec, training: list[Source]) -> tuple[list[tuple[int, int, int]], np.ndarray]:
     """Every (domain, position, view) that will be needed, and which of them each step takes."""
     draws = np.empty((spec.steps, len(training), spec.batch_size, 3), dtype=np.int64)
     for step in range(spec.steps):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from diwa.algorithms.base import Algorithm
 from diwa.errors import StoreError
@@ -66,6 +67,7 @@ def load(path: Path, algorithm: Algorithm) -> Position:
     try:
         algorithm.load_state_dict(module)
         algorithm.optimizer.load_state_dict({"state": state, "param_groups": about["groups"]})
+        _lay_out(algorithm.optimizer)
         return msgspec.convert(about["position"], Position)
     except (KeyError, RuntimeError, ValueError, msgspec.ValidationError) as error:
         why = " ".join(str(error).split())[:160]
@@ -74,3 +76,12 @@ def load(path: Path, algorithm: Algorithm) -> Position:
         ) from error
 
 
+def _lay_out(optimizer: torch.optim.Optimizer) -> None:
+    """Gives moments their parameter's layout in memory, which files don't keep.
+
+    Fused Adam walks a parameter and its moments side by side, in the order of their bytes.
+    """
+    for parameter, held in optimizer.state.items():
+        for name, tensor in held.items():
+            if tensor.shape == parameter.shape:
+                held[name] = torch.empty_like(parameter).copy_(tensor)

@@ -39,8 +39,9 @@ def mean(members: Sequence[Member]) -> Iterator[tuple[str, torch.Tensor]]:
             continue
         total = torch.zeros(first.shape, dtype=torch.float64)
         for member, tensor in zip(ordered, tensors, strict=True):
-            total += tensor
-            if not torch.isfinite(tensor).all():
+            wide = tensor.to(torch.float64)
+            total += wide
+            if not torch.isfinite(wide).all():
                 raise WeightsError(
                     f"{member.path}: {name!r} holds NaN or infinity", remedy="leave that run out"
                 )
@@ -48,11 +49,12 @@ def mean(members: Sequence[Member]) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def check_alike(members: Sequence[Member]) -> None:
-    """Makes sure that all members have the same tensors.
+    """Makes sure that all members have the same tensors, of one network where they say which.
 
     Raises:
         WeightsError: naming the member that differs and the first name or shape in which it does.
     """
+    _check_networks(members)
     expected = _shapes(members[0])
     for member in members[1:]:
         shapes = _shapes(member)
@@ -63,6 +65,18 @@ def check_alike(members: Sequence[Member]) -> None:
             raise WeightsError(
                 f"{member.path}: {name!r} is {has}, but {wants} in {members[0].path}",
                 remedy="average checkpoints of one architecture with one number of classes",
+            )
+
+
+def _check_networks(members: Sequence[Member]) -> None:
+    """Shapes don't show everything: classes in another order have heads of the same shape."""
+    told = [member for member in members if "model" in member.about]
+    for member in told[1:]:
+        if member.about["model"] != told[0].about["model"]:
+            raise WeightsError(
+                f"{member.path}: says it is of another network or other classes than "
+                f"{told[0].path}",
+                remedy="average members of one backbone, image size and list of classes",
             )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import struct
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,21 @@ from diwa.errors import WeightsError
 METADATA_KEY = "diwa"
 
 _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
+#: What `torch.load` raises for a damaged or refused pickle, besides its own error.
+_BROKEN = (
+    pickle.UnpicklingError,
+    struct.error,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 _WRAPPINGS = ("state_dict", "model_state_dict", "model_dict", "model")
 
 
@@ -35,7 +52,18 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], about: Any) -> None:
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(about, sort_keys=True)
     with replacing(path) as part:
-        save_file(plain, part, metadata={METADATA_KEY: text, "format": "pt"})
+        save_file(_unshared(plain), part, metadata={METADATA_KEY: text})
+
+
+def _unshared(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors, those that lie in another one's memory copied, which safetensors asks for."""
+    taken: set[int] = set()
+    apart: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if place in taken else tensor
+        taken.add(place)
+    return apart
 
 
 def about(path: Path) -> dict[str, Any]:
@@ -48,7 +76,7 @@ def about(path: Path) -> dict[str, Any]:
         metadata = file.metadata() or {}
     try:
         known = json.loads(metadata.get(METADATA_KEY, "{}"))
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise WeightsError(f"{path}: its metadata is not JSON ({error})") from error
     if not isinstance(known, dict):
         raise WeightsError(f"{path}: its metadata is not a JSON object")
@@ -65,7 +93,11 @@ def stream(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a safetensors file one at a time, by name, memory-mapped."""
     with _opened(path) as file:
         for name in sorted(file.keys()):
-            yield name, file.get_tensor(name)
+            try:
+                tensor = file.get_tensor(name)
+            except SafetensorError as error:
+                raise WeightsError(f"{path}: {name!r} can't be read ({error})") from error
+            yield name, tensor
 
 
 def read(path: Path) -> dict[str, torch.Tensor]:
@@ -109,8 +141,11 @@ def _opened(path: Path) -> safe_open:
 
 def _unpickled(path: Path) -> dict[str, torch.Tensor]:
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, EOFError, RuntimeError, OSError, ValueError) as error:
+        with warnings.catch_warnings():
+            # Torch would warn of an unusual pickle, which the error below says better.
+            warnings.simplefilter("ignore")
+            held = torch.load(path, map_location="cpu", weights_only=True)
+    except _BROKEN as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise WeightsError(
             f"{path}: can't be read safely ({why})",
@@ -126,4 +161,7 @@ def _unpickled(path: Path) -> dict[str, torch.Tensor]:
     if odd or not held:
         named = f"{odd[0]!r} is no tensor" if odd else "it is empty"
         raise WeightsError(f"{path}: not a dictionary of tensors ({named})")
-    return {str(name).removeprefix("module."): value for name, value in held.items()}
+    bare = {str(name).removeprefix("module."): value for name, value in held.items()}
+    if len(bare) < len(held):
+        raise WeightsError(f"{path}: holds two tensors of one name, with and without 'module.'")
+    return bare

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from diwa.errors import WeightsError
 from diwa.weights import files
 
 
@@ -37,14 +38,17 @@ class Member:
         """The member that a safetensors file holds.
 
         Raises:
-            WeightsError: if the file is missing or damaged.
+            WeightsError: if the file is missing or damaged, or its score is no number.
         """
         path = Path(path)
         known = files.about(path)
+        score = known.get("score")
+        if isinstance(score, bool) or not isinstance(score, int | float | None):
+            raise WeightsError(f"{path}: its score is {score!r}, not a number")
         return cls(
             name=path.stem,
             path=path,
-            score=known.get("score"),
+            score=score,
             split=known.get("split"),
             init=known.get("init"),
             about=known,

@@ -1,0 +1,102 @@
+"""A soup: computed on demand, saved with what went into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from diwa.errors import StoreError, WeightsError
+from diwa.soup.soup import Soup, Tried
+from diwa.weights import files
+from diwa.weights.member import Member
+
+Make = Callable[..., Path]
+
+MODEL = {"backbone": "test_resnet", "size": [32, 32], "channels": 3, "classes": ["a", "b"]}
+
+
+@pytest.fixture
+def members(make_member: Make) -> list[Member]:
+    told = [{"score": 0.5, "model": MODEL, "split": "s", "step": 9}, {"score": 0.25}, {}]
+    weights = [[1.0, 2.0], [3.0, 3.0], [5.0, 10.0]]
+    paths = [
+        make_member(f"m{n}", about, w=values, n=[7])
+        for n, (about, values) in enumerate(zip(told, weights, strict=True))
+    ]
+    return [Member.from_file(path) for path in paths]
+
+
+def test_the_mean_of_its_members(members: list[Member]) -> None:
+    soup = Soup("uniform", tuple(members))
+    held = list(soup.tensors())
+    assert [name for name, _ in held] == ["n", "w"]
+    assert [tensor.tolist() for _, tensor in held] == [[7], [3.0, 5.0]]
+    assert dict(soup.tensors())["w"].tolist() == [3.0, 5.0], "asked again, it is computed again"
+
+
+def test_reads_nothing_until_it_is_asked(tmp_path: Path) -> None:
+    soup = Soup("uniform", (Member(name="gone", path=tmp_path / "gone.safetensors"),))
+    assert soup.about == {
+        "soup": {"method": "uniform", "members": [{"name": "gone", "score": None}], "trace": []}
+    }
+    with pytest.raises(WeightsError, match="no such file"):
+        dict(soup.tensors())
+
+
+def test_says_what_went_into_it(members: list[Member]) -> None:
+    trace = (Tried("m0", 0.5, True), Tried("m1", 0.25, False))
+    about = Soup("restricted", tuple(members[:2]), trace).about
+    assert about == {
+        "model": MODEL,
+        "soup": {
+            "method": "restricted",
+            "members": [{"name": "m0", "score": 0.5}, {"name": "m1", "score": 0.25}],
+            "trace": [["m0", 0.5, True], ["m1", 0.25, False]],
+        },
+    }
+
+
+def test_a_saved_soup_is_a_file_like_any_other(members: list[Member], tmp_path: Path) -> None:
+    soup = Soup("uniform", tuple(members))
+    path = soup.save(str(tmp_path / "deep" / "soup.safetensors"))
+    assert path == tmp_path / "deep" / "soup.safetensors"
+    again = Member.from_file(path)
+    assert again.about == soup.about
+    # Neither the first member's score nor its split is the soup's.
+    assert (again.score, again.split) == (None, None)
+    for (name, kept), (also, tensor) in zip(soup.tensors(), again.tensors(), strict=True):
+        assert name == also
+        assert torch.equal(kept, tensor)
+
+
+def test_saves_the_same_bytes_each_time(members: list[Member], tmp_path: Path) -> None:
+    soup = Soup("uniform", tuple(members), (Tried("m0", 1 / 3, True),))
+    saved = {soup.save(tmp_path / f"{turn}.safetensors").read_bytes() for turn in range(10)}
+    assert len(saved) == 1
+
+
+def test_may_replace_one_of_its_members(members: list[Member]) -> None:
+    Soup("uniform", tuple(members)).save(members[0].path)
+    assert files.read(members[0].path)["w"].tolist() == [3.0, 5.0]
+
+
+def test_a_place_that_cannot_be_written(members: list[Member], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match="can't be written"):
+        Soup("uniform", tuple(members)).save(tmp_path / "file" / "soup.safetensors")
+
+
+def test_a_soup_that_cannot_be_computed_leaves_the_old_file(
+    make_member: Make, tmp_path: Path
+) -> None:
+    good = Member.from_file(make_member("good", w=[1.0]))
+    bad = Member.from_file(make_member("bad", w=[float("nan")]))
+    path = Soup("uniform", (good,)).save(tmp_path / "out" / "soup.safetensors")
+    before = path.read_bytes()
+    with pytest.raises(WeightsError, match="bad.safetensors"):
+        Soup("uniform", (good, bad)).save(path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]

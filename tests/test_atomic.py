@@ -1,0 +1,167 @@
+"""Files and folders are whole or not there, whatever happens on the way."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from diwa.atomic import replacing, replacing_folder, write_bytes
+from diwa.errors import DataError, StoreError
+
+Replacing = Callable[[Path], AbstractContextManager[Path]]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def put(part: Path, text: str) -> None:
+    """Writes `text` as the file, or as a file in the folder."""
+    (part / "a" if part.is_dir() else part).write_text(text)
+
+
+both = pytest.mark.parametrize("way", [replacing, replacing_folder])
+
+
+def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "a.bin"
+    write_bytes(path, b"one")
+    assert path.read_bytes() == b"one"
+    write_bytes(path, b"")
+    assert path.read_bytes() == b""
+    assert names(path.parent) == ["a.bin"]
+
+
+def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with replacing(path) as part:
+        part.write_text("half")
+        assert part.parent == tmp_path  # a rename stays within one file system
+        assert path.read_text() == "old"
+        part.write_text("whole")
+    assert path.read_text() == "whole"
+
+
+def test_a_folder_appears_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "things"
+    with replacing_folder(path) as part:
+        (part / "b").mkdir()
+        (part / "b" / "c.txt").write_text("c")
+        assert not path.exists()
+    assert (path / "b" / "c.txt").read_text() == "c"
+    assert names(path.parent) == ["things"]
+
+
+@both
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, DataError("photos: none")])
+def test_an_error_on_the_way_leaves_nothing_and_comes_through(
+    tmp_path: Path, way: Replacing, error: type[BaseException] | BaseException
+) -> None:
+    expected = error if isinstance(error, type) else type(error)
+    with pytest.raises(expected), way(tmp_path / "a") as part:
+        put(part, "half")
+        raise error
+    assert names(tmp_path) == []
+
+
+def test_an_error_on_the_way_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), replacing(path) as part:
+        part.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+@both
+def test_a_full_disk_is_said_with_the_path_and_a_remedy(tmp_path: Path, way: Replacing) -> None:
+    path = tmp_path / "a"
+    with pytest.raises(StoreError) as caught, way(path) as part:
+        put(part, "half")
+        raise OSError(28, "No space left on device")
+    assert str(caught.value) == (
+        f"{path}: can't be written (No space left on device); "
+        "free some space or choose another place"
+    )
+    assert names(tmp_path) == []
+
+
+@both
+def test_a_file_where_a_folder_should_be_is_said(tmp_path: Path, way: Replacing) -> None:
+    (tmp_path / "file").write_text("in the way")
+    path = tmp_path / "file" / "a"
+    with pytest.raises(StoreError, match="can't be written") as caught, way(path) as part:
+        put(part, "x")
+    assert str(caught.value).startswith(f"{path}: ")
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@both
+def test_a_name_that_is_too_long_is_said(tmp_path: Path, way: Replacing) -> None:
+    with (
+        pytest.raises(StoreError, match="File name too long"),
+        way(tmp_path / ("x" * 250)) as part,
+    ):
+        put(part, "x")
+
+
+def test_a_folder_in_the_way_of_a_file_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.mkdir()
+    with pytest.raises(StoreError, match=f"{path}: can't be written"):
+        write_bytes(path, b"x")
+    assert names(tmp_path) == ["a"]
+
+
+def test_a_file_in_the_way_of_a_folder_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("in the way")
+    with (
+        pytest.raises(StoreError, match=f"{path}: can't be written"),
+        replacing_folder(path) as part,
+    ):
+        put(part, "x")
+    assert path.read_text() == "in the way"
+    assert names(tmp_path) == ["a"]
+
+
+def test_the_folder_that_is_there_first_wins(tmp_path: Path) -> None:
+    path = tmp_path / "things"
+    with replacing_folder(path) as late, replacing_folder(path) as early:
+        put(late, "late")
+        put(early, "early")
+    assert (path / "a").read_text() == "early"
+    assert names(tmp_path) == ["things"]
+
+
+def test_a_folder_that_appears_just_before_the_rename_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "things"
+    rename = Path.rename
+
+    def overtaken(part: Path, target: Path) -> Path:
+        shutil.copytree(part, target)
+        (target / "a").write_text("quicker")
+        return rename(part, target)
+
+    monkeypatch.setattr(Path, "rename", overtaken)
+    with replacing_folder(path) as part:
+        put(part, "slower")
+    assert (path / "a").read_text() == "quicker"
+    assert names(tmp_path) == ["things"]
+
+
+@both
+def test_two_writers_do_not_share_a_part(tmp_path: Path, way: Replacing) -> None:
+    with way(tmp_path / "a") as one, way(tmp_path / "a") as other:
+        assert one != other
+        put(one, "one")
+        put(other, "other")
+    assert names(tmp_path) == ["a"]
