@@ -206,8 +206,7 @@ class TestRefused:
     def test_a_root_one_level_too_deep(self, tmp_path: Path) -> None:
         laid_out(tmp_path, "cat/0.png", "dog/0.png")
         assert self.said(tmp_path) == (
-            f"{tmp_path}: 'cat' holds files but no class folders; "
-            "lay it out as domain/class/image"
+            f"{tmp_path}: 'cat' holds files but no class folders; lay it out as domain/class/image"
         )
 
     def test_a_text_file_in_a_class_folder(self, tmp_path: Path) -> None:

@@ -48,9 +48,7 @@ def gradients(network: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, dict[s
         output.shape, generator=torch.Generator().manual_seed(9), dtype=output.dtype
     )
     (output * direction).sum().backward()
-    found = {
-        name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None
-    }
+    found = {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
     assert x.grad is not None
     return output.detach(), {**found, "input": x.grad}
 
@@ -99,8 +97,6 @@ def assert_untouched(network: nn.Module, plain: nn.Module, x: torch.Tensor) -> N
         ("densenet121", 59, 121),
         # TensorFlow's padding, and norms with an activation inside.
         ("tf_efficientnet_lite0", 49, 49),
-        # Convolution, activation, norm, in that order: there is nothing to fold.
-        ("convmixer_768_32", 0, 65),
     ],
 )
 def test_folds_those_of_timm(name: str, folded: int, norms: int) -> None:
@@ -163,11 +159,12 @@ def test_a_copy_is_folded_onto_itself() -> None:
     assert not network(x).any()
 
 
-def test_folding_twice_is_folding_once() -> None:
+def test_folding_again_finds_nothing_more_and_breaks_nothing() -> None:
     plain = frozen(timm.create_model("tf_efficientnet_lite0", num_classes=0))
     network = copy.deepcopy(plain)
     example = images(1, 3, 32, 32)
-    assert fold(network, example) == fold(network, example) == 49
+    assert [fold(network, example) for _ in range(3)] == [49, 0, 0]
+    assert sum(is_folded(norm) for norm in batch_norms(network)) == 49
     assert_same(network, plain, images(1, 3, 40, 40))
 
 
@@ -268,7 +265,7 @@ def test_one_that_somebody_else_reads_in_a_branch_that_may_be_dropped() -> None:
         network = copy.deepcopy(plain)
         torch.manual_seed(seed)
         assert fold(network, images(1, 4, 8, 8)) == 0
-    assert not is_folded(network.conv)  # pyright: ignore[reportPossiblyUnbound]
+        assert not is_folded(network.conv)
 
 
 @pytest.mark.parametrize("drop", [nn.Dropout(0.5), nn.Dropout2d(0.5), DropPath(0.5)])
@@ -286,9 +283,7 @@ def test_a_network_that_drops_is_folded_all_the_same(drop: nn.Module) -> None:
         assert fold(network, images(1, 4, 8, 8)) == 1
         assert torch.equal(torch.get_rng_state(), before), "others' random numbers are theirs"
         assert network.drop.training
-    network.eval()  # pyright: ignore[reportPossiblyUnbound]
-    plain.eval()
-    assert_same(network, plain, images(2, 4, 8, 8))  # pyright: ignore[reportPossiblyUnbound]
+        assert_same(network.eval(), copy.deepcopy(plain).eval(), images(2, 4, 8, 8))
 
 
 def test_dropout_between_the_two_is_not_moved_behind_them() -> None:
@@ -332,9 +327,9 @@ def test_a_layer_that_runs_twice_is_left_alone_and_the_others_are_folded() -> No
         # two norms after one convolution, run twice
         lambda net, x: net.norm(net.conv(x)) + net.other_norm(net.conv(2 * x)),
         # two norms read one output
-        lambda net, x: (lambda y: net.norm(y) + net.other_norm(y))(net.conv(x)),
+        lambda net, x: sum(norm(y) for y in [net.conv(x)] for norm in (net.norm, net.other_norm)),
         # one norm reads one output twice
-        lambda net, x: (lambda y: net.norm(y) * net.norm(y))(net.conv(x)),
+        lambda net, x: sum(net.norm(y) for y in [net.conv(x)] * 2),
         # the second time, nobody normalises
         lambda net, x: net.norm(net.conv(x)) + net.conv(2 * x),
         # the second time, it normalises something else

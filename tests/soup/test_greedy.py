@@ -26,7 +26,9 @@ Rule = Literal[">=", ">"]
 RULES: tuple[Rule, ...] = (">=", ">")
 
 
-def written(folder: Path, values: Sequence[Sequence[float]], scores: Sequence[float]) -> list[Member]:
+def written(
+    folder: Path, values: Sequence[Sequence[float]], scores: Sequence[float]
+) -> list[Member]:
     """Members m0, m1 and so on with one vector, in two tensors."""
     members = []
     for number, (value, score) in enumerate(zip(values, scores, strict=True)):
@@ -128,7 +130,7 @@ def scored(make_member: Make, **values: tuple[float, float]) -> list[Member]:
 def test_a_member_that_changes_nothing_joins_unless_the_rule_is_strict(make_member: Make) -> None:
     members = scored(make_member, a=(1.0, 0.9), b=(3.0, 0.8), c=(2.0, 0.7))
     flat = [0.5, 0.5, 0.5]
-    for rule, kept in ((">=", ["a", "b", "c"]), (">", ["a"])):
+    for rule, kept in zip(RULES, (["a", "b", "c"], ["a"]), strict=True):
         results = iter(flat)
         soup = greedy(members, score=lambda _, results=results: next(results), rule=rule)
         assert [member.name for member in soup.members] == kept

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,6 @@ from PIL import Image
 from torch.nn import functional as F
 from torchvision.transforms import v2
 
-import diwa.atomic
 from diwa.data.benchmark import Benchmark, Domain
 from diwa.errors import DataError, StoreError
 from diwa.runs.spec import RunSpec
@@ -73,7 +73,7 @@ def test_validates_by_the_protocols_schedule(spec: RunSpec, place: Workplace) ->
 def test_equals_a_naive_loop(spec: RunSpec, place: Workplace, shapes: Benchmark) -> None:
     """The protocol written down plainly: timm's own network, nothing folded, plain Adam."""
     init = shared_init(spec.init, place)
-    network = timm.create_model("test_resnet", num_classes=2)
+    network: Any = timm.create_model("test_resnet", num_classes=2)
     network.load_state_dict(files.read(init))
     network.train()
     for module in network.modules():
@@ -99,9 +99,9 @@ def test_equals_a_naive_loop(spec: RunSpec, place: Workplace, shapes: Benchmark)
             domain = shapes[name]
             inner = shapes.split(name, trial=0).inner
             seed = seed_hash(spec.seed, "batch", number, step)
-            for pick in np.random.RandomState(seed).randint(len(inner), size=4):
+            for pick in np.random.RandomState(seed).randint(len(inner), size=4).tolist():
                 torch.manual_seed(seed_hash(spec.seed, "augment", step, len(images)))
-                seen = augment(Image.fromarray(domain.images[inner[pick]]))
+                seen = augment(Image.fromarray(domain.images[int(inner[pick])]))
                 images.append(torch.from_numpy(np.array(seen)).permute(2, 0, 1))
                 labels.append(int(domain.labels[inner[pick]]))
         x = (torch.stack(images).float() / 255 - mean) / std
@@ -178,6 +178,7 @@ def test_dying_at_any_write_loses_nothing(
 _KILLED = """
 import sys
 from pathlib import Path
+from typing import Any
 import diwa
 from diwa.runs.spec import RunSpec
 root, store, spec = sys.argv[1:]
@@ -309,7 +310,7 @@ def test_validation_reads_only_what_the_sources_held_out(
 
     predict = loop.predict_network
 
-    def counting(network, source, *rest, **more):  # noqa: ANN
+    def counting(network: Any, source: Any, *rest: Any, **more: Any) -> object:
         scored.append(len(source.positions))
         return predict(network, source, *rest, **more)
 

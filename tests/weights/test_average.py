@@ -225,7 +225,7 @@ def test_nan_and_infinity_name_their_member(
     sets = random_sets(3, dtype)
     sets[place]["layer.bias"][3] = value
     members = written(tmp_path, sets)
-    with pytest.raises(WeightsError, match="'layer.bias' holds NaN or infinity") as caught:
+    with pytest.raises(WeightsError, match=r"'layer\.bias' holds NaN or infinity") as caught:
         list(mean(members))
     assert str(caught.value).startswith(f"{members[place].path}: ")
 

@@ -41,7 +41,7 @@ def test_scores_it_takes(make_member: Callable[..., Path], score: float | None) 
 @pytest.mark.parametrize("score", ["0.5", True, [0.5], {"in": 0.5}])
 def test_scores_it_refuses(make_member: Callable[..., Path], score: Any) -> None:
     path = make_member("m", {"score": score}, w=[1.0])
-    with pytest.raises(WeightsError, match="its score is .*, not a number") as caught:
+    with pytest.raises(WeightsError, match=r"its score is .*, not a number") as caught:
         Member.from_file(path)
     assert str(caught.value).startswith(f"{path}: ")
 

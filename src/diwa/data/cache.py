@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from filelock import FileLock
+from PIL import UnidentifiedImageError
 
 from diwa.atomic import replacing_folder, write_bytes
 from diwa.data.decode import BROKEN, decode, pixels, shrink
@@ -177,8 +178,7 @@ class Cache:
             try:
                 image = decode(root / file.path, self.channels)
             except BROKEN as error:
-                _check_readable(root / file.path, error)
-                return (str(error).splitlines() or [type(error).__name__])[0]
+                return _why_broken(root / file.path, error)
             width, height = image.size
             return pixels(shrink(image, self.side)), (height, width)
 
@@ -189,13 +189,16 @@ class Cache:
                 yield from pool.map(one, files[start : start + 8 * threads])
 
 
-def _check_readable(path: Path, error: Exception) -> None:
-    """Tells a file that can't be read, which may be mended, from one that is no image."""
+def _why_broken(path: Path, error: Exception) -> str:
+    """In a few words; raises for a file that can't be read, which is no fault of the image."""
     # Pillow's own errors have no number, but for a jump to nowhere that a bad file asked for.
     if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
         raise DataError(
             f"{path}: can't be read ({error.strerror})", remedy="check its permissions and the disk"
         ) from error
+    if isinstance(error, UnidentifiedImageError):
+        return "no image format that is known"  # Pillow names the path, which may change
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,150 @@
+"""ERM: the mean cross-entropy, and the plain step of Adam that all algorithms share."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from diwa.algorithms import ALGORITHMS
+from diwa.algorithms.base import Algorithm, Batch
+from diwa.algorithms.erm import ERM, SHARED
+
+HPARAMS = {"lr": 0.01, "weight_decay": 0.1, "dropout": 0.0, "batch_size": 4}
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+
+
+def batch(number: int, sizes: tuple[int, ...] = (4, 4, 4)) -> Batch:
+    chance = torch.Generator().manual_seed(number)
+    count = sum(sizes)
+    return Batch(
+        torch.randn(count, 5, generator=chance),
+        torch.randint(3, (count,), generator=chance),
+        list(sizes),
+    )
+
+
+def weights(module: nn.Module) -> list[torch.Tensor]:
+    return [held.detach().clone() for held in module.parameters()]
+
+
+def test_the_loss_is_the_mean_of_the_domains_losses() -> None:
+    erm, held = ERM(network(), HPARAMS, domains=3), batch(1)
+    logs = torch.log_softmax(erm.network(held.x), dim=1)
+    by_domain = [
+        -sum(logs[row, held.y[row]] for row in range(start, start + 4)) / 4 for start in (0, 4, 8)
+    ]
+    torch.testing.assert_close(erm.loss(held, step=0), torch.stack(by_domain).mean())  # type: ignore[arg-type]
+
+
+def test_of_unequal_domains_every_image_counts_the_same() -> None:
+    erm, held = ERM(network(), HPARAMS, domains=2), batch(1, (9, 3))
+    logs = torch.log_softmax(erm.network(held.x), dim=1)
+    expected = -logs[torch.arange(12), held.y].sum() / 12
+    torch.testing.assert_close(erm.loss(held, step=0), expected)
+
+
+def test_steps_are_adams_with_its_own_weight_decay() -> None:
+    # Adam by hand, decay added to the gradient (not decoupled, as AdamW would have it).
+    erm = ERM(network(), HPARAMS, domains=3)
+    theirs = network().double()
+    first = [torch.zeros_like(p) for p in theirs.parameters()]
+    second = [torch.zeros_like(p) for p in theirs.parameters()]
+    for step in range(6):
+        held = batch(step)
+        got = erm.update(held, step, nullcontext())
+        loss = F.cross_entropy(theirs(held.x.double()), held.y)
+        torch.testing.assert_close(got.double(), loss.detach(), rtol=1e-5, atol=1e-6)
+        gradients = torch.autograd.grad(loss, list(theirs.parameters()))
+        for at, (held_p, gradient) in enumerate(zip(theirs.parameters(), gradients, strict=True)):
+            full = gradient + 0.1 * held_p.detach()
+            first[at] = 0.9 * first[at] + 0.1 * full
+            second[at] = 0.999 * second[at] + 0.001 * full**2
+            mean, spread = (
+                first[at] / (1 - 0.9 ** (step + 1)),
+                second[at] / (1 - 0.999 ** (step + 1)),
+            )
+            held_p.data -= 0.01 * mean / (spread.sqrt() + 1e-8)
+    for ours, expected in zip(weights(erm.network), weights(theirs), strict=True):
+        torch.testing.assert_close(ours.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_loss_that_is_given_is_a_number_from_before_the_step() -> None:
+    erm, held = ERM(network(), HPARAMS, domains=3), batch(1)
+    before = erm.loss(held, step=0).item()
+    given = erm.update(held, 0, nullcontext())
+    assert given.item() == before
+    assert not given.requires_grad
+    assert erm.loss(held, step=1).item() < before
+
+
+def test_a_frozen_parameter_stays() -> None:
+    held = network()
+    for frozen in held[0].parameters():
+        frozen.requires_grad = False
+    before = weights(held)
+    ERM(held, HPARAMS, domains=3).update(batch(1), 0, nullcontext())
+    changed = [not torch.equal(a, b) for a, b in zip(before, weights(held), strict=True)]
+    assert changed == [False, False, True, True]
+
+
+def test_the_loss_is_float32_under_bfloat16() -> None:
+    erm, held = ERM(network(), HPARAMS, domains=3), batch(1)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = erm.loss(held, step=0)
+        logits = erm.network(held.x)
+    assert logits.dtype == torch.bfloat16
+    assert loss.dtype == torch.float32
+    assert loss.item() == F.cross_entropy(logits.float(), held.y).item()
+    erm.update(held, 0, torch.autocast("cpu", torch.bfloat16))
+    assert {held.dtype for held in weights(erm.network)} == {torch.float32}
+
+
+def test_it_knows_its_hyperparameters_and_keeps_a_copy() -> None:
+    given = dict(HPARAMS)
+    erm = ERM(network(), given, domains=3)
+    given["lr"] = 1.0
+    assert erm.hparams == HPARAMS
+    (group,) = erm.optimizer.param_groups
+    assert (group["lr"], group["weight_decay"]) == (0.01, 0.1)
+    assert (group["betas"], group["eps"], group["amsgrad"]) == ((0.9, 0.999), 1e-8, False)
+    assert erm.domains == 3
+    assert ERM.space is SHARED
+    assert ALGORITHMS.get("ERM") is ERM
+
+
+def test_what_is_saved_is_the_network() -> None:
+    erm = ERM(network(), HPARAMS, domains=3)
+    assert set(erm.state_dict()) == {f"network.{name}" for name in network().state_dict()}
+
+
+def test_an_algorithm_without_a_loss_is_none() -> None:
+    class Idle(Algorithm):
+        space = SHARED
+
+    with pytest.raises(TypeError, match="loss"):
+        Idle(network(), HPARAMS, domains=1)  # type: ignore[abstract]
+
+
+def test_a_buffer_of_an_algorithm_is_saved_and_an_own_update_is_used() -> None:
+    class Counting(ERM):
+        def __init__(self, *args: object, **more: object) -> None:
+            super().__init__(*args, **more)  # type: ignore[arg-type]
+            self.register_buffer("count", torch.zeros(()))
+
+        def loss(self, batch: Batch, step: int) -> torch.Tensor:
+            self.count += 1
+            return 2 * super().loss(batch, step)
+
+    counting = Counting(network(), HPARAMS, domains=3)
+    plain = ERM(network(), HPARAMS, domains=3)
+    given = counting.update(batch(1), 0, nullcontext())
+    assert given.item() == pytest.approx(2 * plain.update(batch(1), 0, nullcontext()).item())
+    assert counting.state_dict()["count"] == 1
