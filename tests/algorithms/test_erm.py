@@ -103,8 +103,20 @@ def test_the_loss_is_float32_under_bfloat16() -> None:
     assert logits.dtype == torch.bfloat16
     assert loss.dtype == torch.float32
     assert loss.item() == F.cross_entropy(logits.float(), held.y).item()
-    erm.update(held, 0, torch.autocast("cpu", torch.bfloat16))
+    given = erm.update(held, 0, torch.autocast("cpu", torch.bfloat16))
+    assert given.item() == loss.item()
     assert {held.dtype for held in weights(erm.network)} == {torch.float32}
+
+
+def test_the_loss_is_float32_of_a_network_that_is_not() -> None:
+    class Half(nn.Sequential):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input).bfloat16()
+
+    erm, held = ERM(Half(nn.Linear(5, 3)), HPARAMS, domains=3), batch(1)
+    loss = erm.loss(held, step=0)
+    assert loss.dtype == torch.float32
+    assert loss.item() == F.cross_entropy(erm.network(held.x).float(), held.y).item()
 
 
 def test_it_knows_its_hyperparameters_and_keeps_a_copy() -> None:

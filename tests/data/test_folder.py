@@ -45,6 +45,7 @@ def odd(tmp_path: Path) -> Path:
                 "Deep/1.bmp",
                 "deep/er/z.tiff",
                 "a.png.ppm",
+                *(f"{folder}/0.png" for folder in "zmbAy9"),
             )
         ),
     )
@@ -208,6 +209,11 @@ class TestRefused:
         assert self.said(tmp_path) == (
             f"{tmp_path}: 'cat' holds files but no class folders; lay it out as domain/class/image"
         )
+
+    def test_class_folders_without_images_beside_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "photo" / "cat").mkdir(parents=True)
+        (tmp_path / "photo" / "README.txt").write_text("about")
+        assert f"{tmp_path}: no folders with images; " in self.said(tmp_path)
 
     def test_a_text_file_in_a_class_folder(self, tmp_path: Path) -> None:
         laid_out(tmp_path, "photo/cat/0.png")

@@ -136,12 +136,21 @@ class TestReduced:
             greys += int((got.std(axis=2) == 0).all())
         assert 0 < greys < 12
 
-    def test_the_box_lies_within_the_stored_image(self) -> None:
-        # Pillow refuses a box that sticks out by the width of a rounding.
-        for width in range(201, 240):
-            stored = noise(8, max(1, round(width * 8 / 201)))
-            got = Augment(ImageSpec(size=(8, 8)))(stored, (201, width), width)
-            assert got.shape == (8, 8, 3)
+    @pytest.mark.parametrize("shape", [(41, 410), (410, 41)])
+    def test_the_box_lies_within_the_stored_image(self, shape: tuple[int, int]) -> None:
+        # The crop takes the whole short side, and 41 x (28 / 41) is a little more than 28.
+        stored = pixels(shrink(Image.fromarray(noise(*shape)), 28))
+        assert min(stored.shape[:2]) == 28
+        assert Augment(ImageSpec(size=(8, 8)))(stored, shape, 0).shape == (8, 8, 3)
+
+    def test_each_side_is_scaled_by_itself(self) -> None:
+        for across in (True, False):
+            original = ramp(400, 300, across=across)
+            stored = pixels(Image.fromarray(original[:, :, 0]).resize((150, 80)))
+            augment = Augment(ImageSpec(size=(48, 48), channels=1))
+            for seed in range(10):
+                got = augment(stored, (400, 300), seed).astype(int)
+                assert np.abs(got - expected_grey(original, (48, 48), seed)).max() <= 4
 
     @pytest.mark.parametrize("channels", [1, 2, 3])
     def test_the_shape_is_the_networks(self, channels: int) -> None:

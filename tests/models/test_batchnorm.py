@@ -408,11 +408,20 @@ class Doubled(nn.BatchNorm2d):
     ],
     ids=str,
 )
-def test_layers_it_does_not_know(layer: nn.Module, norm: nn.Module) -> None:
-    plain = made(lambda net, x: net.norm(net.conv(x)), conv=layer, norm=norm)
+def test_layers_it_does_not_know_do_not_keep_it_from_the_others(
+    layer: nn.Module, norm: nn.Module
+) -> None:
+    plain = made(
+        lambda net, x: net.norm(net.conv(net.other_norm(net.other(x)))),
+        conv=layer,
+        norm=norm,
+        other=conv(),
+        other_norm=nn.BatchNorm2d(4),
+    )
     network = copy.deepcopy(plain)
-    assert fold(network, images(1, 4, 8, 8)) == 0
-    assert_untouched(network, plain, images(2, 4, 8, 8))
+    assert fold(network, images(1, 4, 8, 8)) == 1
+    assert [is_folded(m) for m in (network.conv, network.norm)] == [False, False]
+    assert_same(network, plain, images(2, 4, 8, 8))
 
 
 def test_a_norm_that_is_not_frozen_is_left_alone() -> None:

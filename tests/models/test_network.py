@@ -130,6 +130,7 @@ class TestTimmReadsIt:
         assert not any(tensor.requires_grad for tensor in held.values())
         # Neither the normalisation nor names of our own get into the file.
         assert held.keys() == timms(model()).state_dict().keys()
+        assert not {"mean", "std"} & network.state_dict().keys()
 
 
 class TestTraining:

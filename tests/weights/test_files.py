@@ -386,10 +386,33 @@ def _whole(kind: str) -> bytes:
 WHOLE = {kind: _whole(kind) for kind in ("safetensors", "zip", "legacy")}
 
 
+def read_or_refused(path: Path) -> None:
+    """Tensors or a `WeightsError`, never anything else."""
+    try:
+        held = files.read(path)
+    except WeightsError as error:
+        held, said = {}, str(error)
+    else:
+        said = f"{path}: "
+    assert said.startswith(f"{path}: ")
+    assert "\n" not in said
+    assert all(isinstance(tensor, torch.Tensor) for tensor in held.values())
+
+
+@pytest.mark.parametrize(("kind", "every"), [("safetensors", 2), ("legacy", 1), ("zip", 4)])
+def test_damage_from_the_first_byte_to_the_last(tmp_path: Path, kind: str, every: int) -> None:
+    path = tmp_path / ("w.safetensors" if kind == "safetensors" else "w.pt")
+    for place in range(0, len(WHOLE[kind]), every):
+        damaged = bytearray(WHOLE[kind])
+        damaged[place] ^= 0x15
+        path.write_bytes(damaged)
+        read_or_refused(path)
+
+
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), kind=st.sampled_from(sorted(WHOLE)))
 def test_whatever_is_damaged_is_read_or_refused(data: st.DataObject, kind: str) -> None:
-    """Bytes changed or cut anywhere: tensors or a `WeightsError`, never anything else."""
+    """Bytes changed or cut anywhere."""
     content = bytearray(WHOLE[kind])
     at = st.integers(0, min(len(content), 800) - 1)
     for place, value in data.draw(st.lists(st.tuples(at, st.integers(0, 255)), max_size=3)):
@@ -398,14 +421,7 @@ def test_whatever_is_damaged_is_read_or_refused(data: st.DataObject, kind: str) 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / ("w.safetensors" if kind == "safetensors" else "w.pt")
         path.write_bytes(content)
-        try:
-            held = files.read(path)
-        except WeightsError as error:
-            held, said = {}, str(error)
-        else:
-            said = f"{path}: "
-        assert said.startswith(f"{path}: ")
-        assert all(isinstance(tensor, torch.Tensor) for tensor in held.values())
+        read_or_refused(path)
 
 
 @settings(max_examples=200, deadline=None)
