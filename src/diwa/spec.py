@@ -30,6 +30,20 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         diwa.errors.SpecError: ride.json: Object contains unknown field `wheel`
     """
 
+    def __post_init__(self) -> None:
+        """Checks each value's type, as reading it from a file would.
+
+        Raises:
+            SpecError: naming the field.
+        """
+        for field in msgspec.structs.fields(self):
+            try:
+                value = msgspec.convert(getattr(self, field.name), field.type)
+            except msgspec.ValidationError as error:
+                raise SpecError(f"{field.name}: {error}") from error
+            # A list where a tuple belongs, or an int for a float, becomes what it should be.
+            msgspec.structs.force_setattr(self, field.name, value)
+
     @property
     def key(self) -> str:
         """Sixteen hex digits that name this specification.

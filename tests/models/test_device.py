@@ -103,9 +103,13 @@ class TestPrecision:
             Compute.choose("cpu", precision)
         assert str(caught.value) == f"precision {precision!r}; choose auto, fp32, bf16"
 
-    def test_an_old_torch_that_does_not_tell(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(("has", "precision"), [(True, "bf16"), (False, "fp32")])
+    def test_an_old_torch_is_asked_in_its_own_way(
+        self, has: bool, precision: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-        assert Compute.choose("cpu").precision == "fp32"
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has, raising=False)
+        assert Compute.choose("cpu").precision == precision
 
     @pytest.mark.parametrize(
         ("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)]

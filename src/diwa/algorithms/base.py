@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -41,7 +42,11 @@ class Algorithm(nn.Module, ABC):
         self.network = network
         self.hparams = dict(hparams)
         self.domains = domains
-        self.optimizer = self.new_optimizer()
+
+    @cached_property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Made when first needed, so that a subclass's own modules are there by then."""
+        return self.new_optimizer()
 
     def new_optimizer(self) -> torch.optim.Optimizer:
         """Adam with a constant learning rate, as the protocol has it."""

@@ -18,8 +18,10 @@ SHARED = {
         short=Choice((2e-4, 4e-4, 6e-4)),
     ),
     "weight_decay": Hyperparameter(0.0, Choice((1e-4, 1e-6)), PowerOf(10, -6, -2)),
-    "dropout": Hyperparameter(0.0, Choice((0.0, 0.1, 0.5)), seed_name="resnet_dropout"),
-    "batch_size": Hyperparameter(32, Choice((32,)), PowerOf(2, 3, 5.5, whole=True)),
+    "dropout": Hyperparameter(0.0, Choice((0.0, 0.1, 0.5)), seed_name="resnet_dropout", high=1.0),
+    "batch_size": Hyperparameter(
+        32, Choice((32,)), PowerOf(2, 3, 5.5, whole=True), low=1, whole=True
+    ),
 }
 
 

@@ -66,6 +66,9 @@ class Hyperparameter:
         extreme: its distribution in DomainBed's own search; that of `mild` if there is no other.
         short: its distribution for runs of a few hundred steps; that of `mild` if there is none.
         seed_name: what DomainBed calls it; the draw is seeded with that.
+        low: the least value it may have.
+        high: the largest.
+        whole: whether it counts something.
     """
 
     default: float
@@ -73,6 +76,23 @@ class Hyperparameter:
     extreme: Distribution | None = None
     short: Distribution | None = None
     seed_name: str | None = None
+    low: float = 0.0
+    high: float = float("inf")
+    whole: bool = False
+
+    def check(self, name: str, value: float) -> float:
+        """The value, if it may have it.
+
+        Raises:
+            SpecError: if it is out of range, or no whole number where one is needed.
+        """
+        if not self.low <= value <= self.high or (self.whole and value != int(value)):
+            kind = "a whole number" if self.whole else "a number"
+            limit = f" to {self.high:g}" if math.isfinite(self.high) else " up"
+            raise SpecError(
+                f"hyperparameter {name}={value:g}", remedy=f"give {kind} from {self.low:g}{limit}"
+            )
+        return int(value) if self.whole else value
 
 
 Space = Mapping[str, Hyperparameter]
@@ -113,7 +133,7 @@ def checked(space: Space, values: Mapping[str, Any], *, algorithm: str) -> dict[
     """The values, completed with the defaults.
 
     Raises:
-        SpecError: for a name the algorithm does not have, or a value that is no number.
+        SpecError: for a name the algorithm does not have, or a value it can't have.
     """
     unknown = [name for name in values if name not in space]
     if unknown:
@@ -121,7 +141,7 @@ def checked(space: Space, values: Mapping[str, Any], *, algorithm: str) -> dict[
             f"{algorithm} has no hyperparameter {unknown[0]!r}", remedy=f"it has {', '.join(space)}"
         )
     return {
-        name: _number(algorithm, name, values.get(name, held.default))
+        name: held.check(name, _number(algorithm, name, values.get(name, held.default)))
         for name, held in space.items()
     }
 

@@ -35,9 +35,10 @@ def show(
     import msgspec
 
     from diwa.data.summary import summarise
+    from diwa.data.transforms import ImageSpec
 
     told = progress()
-    shape = (size[0], size[-1])
+    shape = ImageSpec(size=(size[0], size[-1]), channels=channels).size
     benchmark = open_data(data, options, size=shape, channels=channels, progress=told)
     summary = summarise(benchmark, decode=not list_only)
     if json:

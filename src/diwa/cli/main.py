@@ -25,7 +25,7 @@ _VERBS = {
 VERBS = Registry("verb", {name: home for name, (home, _) in _VERBS.items()}, group="diwa.verbs")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one per outcome
     """Runs one command.
 
     Args:
@@ -54,6 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read the output has closed it; there is nobody left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
         return 1
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import tyro
 
+from diwa.errors import StoreError
 from diwa.progress import Progress
 from diwa.spec import Spec
 
@@ -32,6 +34,21 @@ class DataOptions(Spec, frozen=True, kw_only=True):
     """A domain may be too small to hold out 20 % for validation."""
     skip_bad_files: bool = False
     """Leave out files that are no images."""
+
+
+def told(noted: object) -> DataOptions:
+    """The flags that a store remembers.
+
+    Raises:
+        StoreError: if they are not ones that this version knows.
+    """
+    try:
+        return msgspec.convert(noted or {}, DataOptions, dec_hook=lambda kind, text: kind(text))
+    except (msgspec.ValidationError, TypeError) as error:
+        raise StoreError(
+            f"the store's note of how its images were opened: {error}",
+            remedy="make a new store, or update diwa",
+        ) from error
 
 
 Flat = tyro.conf.arg(name="")

@@ -5,13 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import tyro
 
 from diwa.cli.console import progress, show, show_json
-from diwa.cli.options import DataOptions, Device, OptionalPath, open_data
+from diwa.cli.options import Device, OptionalPath, open_data, told
 
 if TYPE_CHECKING:
+    from diwa.data.benchmark import Benchmark
+    from diwa.progress import Progress
+    from diwa.runs.store import Run, Store
     from diwa.sweep.harvest import Harvest
+
+#: Which images runs were trained on, and how they were opened: name, digest, size, channels.
+_Images = tuple[str, str, tuple[int, int], int]
 
 
 def soup(
@@ -20,6 +27,8 @@ def soup(
     *,
     data: OptionalPath = None,
     target: tuple[str, ...] = (),
+    steps: tuple[int, ...] = (),
+    leave_out: tuple[str, ...] = (),
     out: OptionalPath = None,
     no_score: bool = False,
     device: Device = "auto",
@@ -27,50 +36,76 @@ def soup(
 ) -> None:
     """Average a sweep's runs, uniformly and greedily, then score them on the unseen domain.
 
-    Writes soup.safetensors (all runs), restricted.safetensors (those that helped on validation)
-    and results.json.
+    Runs that share their initialisation are averaged together. Writes soup.safetensors (all of
+    them), restricted.safetensors (those that helped on validation) and results.json.
 
     Args:
         store: the folder of a sweep.
         data: the folder of images; where the sweep found them by default.
         target: only these unseen domains.
+        steps: only runs of that many steps.
+        leave_out: runs to leave out, by the beginning of their key.
         out: where to write; inside the store by default.
         no_score: leave the unseen domain unread.
         device: where to compute.
         json: print the results as JSON.
     """
-    import msgspec
-
     from diwa.errors import StoreError
     from diwa.runs.store import Store
     from diwa.sweep.harvest import harvest
 
-    told = progress()
     held = Store(store)
-    runs = held.runs()
-    if not runs:
+    every = held.runs()
+    if not every:
         raise StoreError(f"{store}: holds no runs", remedy="start with diwa sweep")
-    root = data or held.noted("data")
-    if root is None:
-        raise StoreError(f"{store}: does not say where its images are", remedy="pass --data FOLDER")
-    image = runs[0].spec.task.image
-    options = msgspec.convert(held.noted("options") or {}, DataOptions)
-    name = msgspec.structs.replace(options, name=runs[0].spec.task.data)
-    benchmark = open_data(Path(root), name, size=image.size, channels=image.channels, progress=told)
-    results = harvest(
-        held,
-        benchmark,
-        targets=target,
-        score_target=not no_score,
-        out=out,
-        device=device,
-        progress=told,
-    )
+    groups: dict[_Images, list[Run]] = {}
+    for run in every:
+        task = run.spec.task
+        wanted = (not target or set(task.unseen) <= set(target)) and (
+            not steps or run.spec.steps in steps
+        )
+        if run.finished and wanted and not run.name.startswith(leave_out or ("-",)):
+            image = (task.data, task.digest, task.image.size, task.image.channels)
+            groups.setdefault(image, []).append(run)
+    if not groups:
+        raise StoreError(
+            f"{store}: none of its {len(every)} runs is finished and wanted",
+            remedy="finish diwa sweep first, or choose with --target, --steps and --leave-out",
+        )
+    reporting = progress()
+    results: list[Harvest] = []
+    for image, runs in groups.items():
+        place = out / "-".join(image[:2]) if out and len(groups) > 1 else out
+        results += harvest(
+            held,
+            _opened(held, image, data, reporting),
+            runs=runs,
+            score_target=not no_score,
+            out=place,
+            device=device,
+            progress=reporting,
+        )
     if json:
         show_json(msgspec.json.format(msgspec.json.encode(results), indent=2))
         return
     for result in results:
         show_harvest(result)
+
+
+def _opened(store: Store, image: _Images, data: Path | None, reporting: Progress) -> Benchmark:
+    """The images of some runs, opened as they were for the sweep."""
+    from diwa.errors import StoreError
+
+    name, digest, size, channels = image
+    noted = (store.noted("images") or {}).get(digest, {})
+    root = data or noted.get("data")
+    if root is None:
+        raise StoreError(
+            f"{store.root}: does not say where the images of {name} are",
+            remedy="pass --data FOLDER",
+        )
+    options = msgspec.structs.replace(told(noted.get("options")), name=name)
+    return open_data(Path(root), options, size=size, channels=channels, progress=reporting)
 
 
 def show_harvest(result: Harvest) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import tyro
 
 from diwa.cli.console import progress, show, show_json
 from diwa.cli.options import DataFlags, DataOptions, Device, Flat, open_data
 from diwa.spec import Spec
 from diwa.sweep.spec import SweepSpec
+
+if TYPE_CHECKING:
+    from diwa.data.benchmark import Benchmark
+    from diwa.runs.store import Store
 
 
 class SweepReport(Spec, frozen=True, kw_only=True):
@@ -55,7 +60,7 @@ def sweep(
     benchmark = open_data(data, options, size=spec.shape, channels=spec.channels, progress=told)
     held = Store(store)
     plan(spec, benchmark, device=device)  # so that a mistake leaves no store behind
-    remember(held, data, options)
+    remember(held, benchmark, data, options)
     runs = run_sweep(spec, benchmark, held, device=device, workers=workers, progress=told)
     report = SweepReport(
         store=str(store),
@@ -79,13 +84,12 @@ def sweep(
     show(f"next: diwa soup {store}")
 
 
-def remember(store: object, data: Path, options: DataOptions) -> None:
-    """Notes where the images are, so that `diwa soup` need not be told."""
-    import msgspec
-
-    from diwa.runs.store import Store
-
-    assert isinstance(store, Store)
-    store.note(
-        data=str(data.resolve()), options=msgspec.to_builtins(options, str_keys=True, enc_hook=str)
-    )
+def remember(store: Store, benchmark: Benchmark, data: Path, options: DataOptions) -> None:
+    """Notes where these images are and how they were opened, so `diwa soup` need not be told."""
+    if options.cache_dir is not None:
+        options = msgspec.structs.replace(options, cache_dir=options.cache_dir.resolve())
+    place = {
+        "data": str(data.resolve()),
+        "options": msgspec.to_builtins(options, enc_hook=str),
+    }
+    store.note(images={**(store.noted("images") or {}), benchmark.digest: place})

@@ -53,7 +53,7 @@ def train(
     benchmark = open_data(data, options, size=spec.shape, channels=spec.channels, progress=told)
     held = Store(store)
     plan(spec, benchmark, device=device)
-    remember(held, data, options)
+    remember(held, benchmark, data, options)
     done = run_one(
         spec, benchmark, held, run=run, trial=trial, device=device, workers=workers, progress=told
     )

@@ -67,6 +67,11 @@ class Domain:
         """The class of every image."""
         return self._labels if self._certain else self._held[1]
 
+    @property
+    def listed(self) -> np.ndarray:
+        """The class of every file, before any was opened."""
+        return self._labels
+
     def __len__(self) -> int:
         return len(self.labels)
 

@@ -158,7 +158,10 @@ class Cache:
                     out.write(b"\0")  # an empty file can't be mapped
                 out.flush()
                 os.fsync(out.fileno())
-            np.save(part / _INDEX, index)
+            with (part / _INDEX).open("wb") as out:
+                np.save(out, index)
+                out.flush()
+                os.fsync(out.fileno())
             about = {
                 "format": _FORMAT,
                 "root": str(root.resolve()),

@@ -25,7 +25,7 @@ class File:
     path: str
     label: int
     size: int
-    changed_ns: int
+    changed_ns: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,12 @@ def list_folder(
     found = {domain: _classes(root, domain, skip_bad_files) for domain in _folders(root)}
     domains = {name: classes for name, classes in found.items() if any(classes.values())}
     ignored = tuple(name for name in found if name not in domains)
+    for name in ignored:
+        if domains and _holds_images(root / name):
+            raise DataError(
+                f"{root / name}: holds images, but not in class folders",
+                remedy="move them into class folders, or the folder away",
+            )
     if not domains:
         raise DataError(_why_empty(root), remedy="lay it out as domain/class/image")
     names = sorted({c for classes in domains.values() for c, files in classes.items() if files})
@@ -80,7 +86,7 @@ def list_folder(
         classes=tuple(names),
         domains={
             domain: tuple(
-                File(path, number[name], stat.st_size, stat.st_mtime_ns)
+                File(path, number[name], stat.st_size, (stat.st_mtime_ns, stat.st_ctime_ns))
                 for name, files in sorted(classes.items())
                 for path, stat in files
             )
@@ -96,6 +102,13 @@ def _folders(parent: Path) -> list[str]:
     except OSError as error:
         _refuse(error)
     return sorted(name for name in entries if not _hidden(name))
+
+
+def _holds_images(folder: Path) -> bool:
+    return any(
+        entry.is_file() and entry.name.lower().endswith(IMAGE_ENDINGS) and not _hidden(entry.name)
+        for entry in os.scandir(folder)
+    )
 
 
 def _hidden(name: str) -> bool:

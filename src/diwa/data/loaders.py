@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -122,11 +123,19 @@ def train_loader(
         sampler=steps,
         num_workers=workers,
         prefetch_factor=2,
+        worker_init_fn=_leave_stopping_to_the_parent,
         pin_memory=torch.cuda.is_available(),
         # Else the loader takes a number from the caller's generator, which `workers=0` does not.
         generator=torch.Generator(),
     )
     return iter(loader)
+
+
+def _leave_stopping_to_the_parent(worker: int) -> None:
+    """Ctrl-C and SIGTERM reach a whole process group; the parent needs its batches to save."""
+    del worker
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def eval_batches(

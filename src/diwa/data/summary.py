@@ -56,7 +56,9 @@ def summarise(benchmark: Benchmark, *, decode: bool = True) -> Summary:
         images = domain.images if decode else None
         if isinstance(images, CachedImages):
             skipped += [path for path, _ in images.broken]
-        counts = np.bincount(domain.labels, minlength=len(benchmark.classes))
+        counts = np.bincount(
+            domain.labels if decode else domain.listed, minlength=len(benchmark.classes)
+        )
         domains.append(
             DomainSummary(
                 name=domain.name,

@@ -33,6 +33,7 @@ class ImageSpec(Spec, frozen=True, kw_only=True):
     """How training images are varied."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if min(self.size) < 8:
             raise SpecError(f"size {self.size}: too small", remedy="give at least 8 pixels")
         if self.channels not in (1, 2, 3):

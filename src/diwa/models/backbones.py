@@ -64,6 +64,11 @@ def build_backbone(
         ModelError: for an unknown name, weights that don't fit or can't be had.
     """
     if name in ENCODERS.names():
+        if not isinstance(weights, str):
+            raise ModelError(
+                f"backbone {name!r}: brings its own weights, and takes no file",
+                remedy="leave --weights out",
+            )
         build: Callable[..., Backbone] = ENCODERS.get(name)
         return build(size=size, channels=channels)
     if not timm.is_model(name.partition(".")[0]):
@@ -112,7 +117,7 @@ def _from_source(name: str, source: str, settings: dict[str, Any]) -> nn.Module:
         raise ModelError(
             f"backbone {name!r}: its pretrained weights can't be had "
             f"({type(error).__name__}; is there no network?)",
-            remedy="pass --weights FILE with a local copy, or --weights none to start from scratch",
+            remedy="pass --weights FILE with a local copy, or demo (the demo extra's), or none",
         ) from error
 
 

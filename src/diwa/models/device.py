@@ -79,5 +79,7 @@ def _has_bf16(device: torch.device) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type != "cpu":
         return False
-    known = getattr(torch.cpu, "get_capabilities", dict)()
+    if not hasattr(torch.cpu, "get_capabilities"):
+        return torch.cpu._is_avx512_bf16_supported()
+    known = torch.cpu.get_capabilities()
     return any(known.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))

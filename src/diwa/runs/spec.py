@@ -78,6 +78,7 @@ class RunSpec(Spec, frozen=True, kw_only=True):
     """Of the network's arithmetic; weights are float32 either way."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("steps", "eval_every"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name}={getattr(self, name)}", remedy="give 1 or more")

@@ -110,6 +110,9 @@ def harvest(
         paths = store.paths.soup(name)
         if out is not None:
             paths = SoupPaths(out if len(pools) == 1 else out / name)
+        steps = sorted({run.spec.steps for run in together})
+        if len(steps) > 1:
+            progress.say(f"{name}: averages runs of {' and '.join(map(str, steps))} steps")
         pool = _Pool(together, benchmark, device, progress)
         result = pool.harvest(paths, score_target)
         write_bytes(paths.results, result.to_json())
@@ -128,11 +131,8 @@ def _pools(store: Store, runs: Sequence[Run], targets: Sequence[str]) -> dict[st
             f"{store.root}: none of its {len(runs)} runs is finished{wanted}",
             remedy="run diwa sweep on it first",
         )
-    names = [_name(pool[0].spec.task) for pool in by_init.values()]
-    return {
-        (name if names.count(name) == 1 else f"{name}-{key[:8]}"): pool
-        for name, (key, pool) in zip(names, by_init.items(), strict=True)
-    }
+    # The key is always in the name: a later initialisation must not rename an earlier one's soup.
+    return {f"{_name(pool[0].spec.task)}-{key[:8]}": pool for key, pool in by_init.items()}
 
 
 def _name(task: TaskSpec) -> str:

@@ -21,6 +21,9 @@ from diwa.weights import files
 #: Draws of sweeps with different seeds are this far apart, more than any sweep has runs.
 _SEED_STRIDE = 100_000
 
+#: Where the protocol validates at other steps than every 100th.
+_EVAL_EVERY = {"vlcs": 50, "domainnet": 500, "sviro": 300}
+
 
 def plan(spec: SweepSpec, benchmark: Benchmark, *, device: str = "auto") -> list[RunSpec]:
     """The runs of a sweep, in the order to do them.
@@ -36,6 +39,7 @@ def plan(spec: SweepSpec, benchmark: Benchmark, *, device: str = "auto") -> list
     precision = Compute.choose(device, spec.precision).precision
     assert precision in ("fp32", "bf16")
     weights = _identity(spec)
+    every = spec.eval_every or _EVAL_EVERY.get(benchmark.name.lower().replace("_", ""), 100)
     runs = []
     for target in _targets(spec, benchmark):
         number = benchmark.index(target)
@@ -54,7 +58,7 @@ def plan(spec: SweepSpec, benchmark: Benchmark, *, device: str = "auto") -> list
                 head=spec.init,
                 seed=run_seed(benchmark.name, "init", [number], spec.seed, trial),
                 precision=precision,
-                **_probing(spec),
+                **_probing(spec, every),
             )
             for run in range(spec.runs):
                 hparams_seed = spec.seed * _SEED_STRIDE + run
@@ -68,7 +72,7 @@ def plan(spec: SweepSpec, benchmark: Benchmark, *, device: str = "auto") -> list
                             benchmark.name, spec.algorithm, [number], hparams_seed, trial
                         ),
                         steps=spec.steps,
-                        eval_every=spec.eval_every,
+                        eval_every=every,
                         track_unseen=spec.track_unseen,
                         precision=precision,
                     )
@@ -109,13 +113,13 @@ def _targets(spec: SweepSpec, benchmark: Benchmark) -> list[str]:
     return [benchmark[name].name for name in dict.fromkeys(spec.target)]
 
 
-def _probing(spec: SweepSpec) -> dict[str, Any]:
+def _probing(spec: SweepSpec, every: int) -> dict[str, Any]:
     """Only what bears on the result: a drawn head has the same key however one would probe."""
     if spec.init != "lp":
         return {}
     return {
         "steps": spec.lp_steps or spec.steps,
-        "eval_every": spec.eval_every,
+        "eval_every": every,
         "lr": spec.lp_lr or (1e-3 if spec.drawn_from == "short" else 5e-5),
         "views": spec.lp_views,
     }
@@ -124,11 +128,11 @@ def _probing(spec: SweepSpec) -> dict[str, Any]:
 def _drawn(spec: SweepSpec, hparams_seed: int, trial: int) -> dict[str, float]:
     space: Space = ALGORITHMS.get(spec.algorithm).space
     values = draw(space, spec.drawn_from, hparams_seed=hparams_seed, trial=trial)
-    checked(space, dict.fromkeys(spec.hparams, 0), algorithm=spec.algorithm)
+    checked(space, dict.fromkeys(spec.hparams, 1), algorithm=spec.algorithm)
     seed = seed_hash(hparams_seed, trial)
     for name, choices in spec.hparams.items():
         held = space[name]
         chance = random_state(seed, held.seed_name or name)
         value = Choice(choices).draw(chance)
-        values[name] = int(value) if isinstance(held.default, int) else value
-    return values
+        values[name] = value
+    return checked(space, values, algorithm=spec.algorithm)

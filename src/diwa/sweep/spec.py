@@ -77,8 +77,8 @@ class SweepSpec(Spec, frozen=True, kw_only=True):
     """1 for grey images, 2 for grey with alpha, 3 for colour."""
     augment: Literal["domainbed", "none"] = "domainbed"
     """How training images are varied."""
-    eval_every: int = 100
-    """Steps between validations."""
+    eval_every: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Steps between validations; the protocol's unless given: 100 for most data sets."""
     lp_steps: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Updates of linear probing; as many as --steps unless given."""
     lp_lr: Annotated[float | None, tyro.conf.arg(metavar="FLOAT")] = None
@@ -93,13 +93,21 @@ class SweepSpec(Spec, frozen=True, kw_only=True):
     """Score the unseen domain's 20 % at every validation too, for oracle selection."""
 
     def __post_init__(self) -> None:
-        for name in ("runs", "steps", "trials", "eval_every", "lp_views"):
-            if getattr(self, name) < 1:
+        for name in ("target", "size"):
+            if isinstance(value := getattr(self, name), str | int):
+                msgspec.structs.force_setattr(self, name, (value,))
+        super().__post_init__()
+        for name in ("runs", "steps", "trials", "eval_every", "lp_steps", "lp_views"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
                 raise SpecError(f"{name}={getattr(self, name)}", remedy="give 1 or more")
         if not 1 <= len(self.size) <= 2:
             raise SpecError(f"size {self.size}", remedy="give one number, or height and width")
         if not self.target:
             raise SpecError("no target", remedy='name the domain to leave unseen, or "all"')
+        empty = [name for name, values in self.hparams.items() if not values]
+        if empty:
+            raise SpecError(f"hparams {empty[0]}: no values", remedy="give at least one")
         if self.lp_lr is not None and not self.lp_lr > 0:
             raise SpecError(f"lp_lr={self.lp_lr}", remedy="give a number above 0")
 

@@ -46,7 +46,7 @@ def shared_init(spec: InitSpec, place: Workplace) -> Path:
 def _fresh(spec: InitSpec, place: Workplace) -> Network:
     weights = spec.weights
     model = model_spec(spec.task, spec.backbone, place.benchmark.classes)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_hash(spec.seed, "network"))
         if weights in (FROM_HUB, FROM_NOWHERE):
             network = build_network(model, weights=weights)

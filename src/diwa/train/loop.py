@@ -77,11 +77,15 @@ class _Training:
         self.run, self.place, self.observers = run, place, observers
         self.spec = spec = run.spec
         self.compute: Compute = place.compute(spec.precision)
+        # Before any image is decoded: weights that can't be had are then said at once.
+        init = shared_init(spec.init, place)
         sources = list(place.sources(spec.task))
         self.training = [inner for _, inner, _ in sources]
         self.validation = [(name, outer) for name, _, outer in sources if len(outer.positions)]
         self.unseen: list[tuple[str, Source]] = (
-            list(place.unseen(spec.task)) if spec.track_unseen else []
+            [(name, outer) for name, outer in place.unseen(spec.task) if len(outer.positions)]
+            if spec.track_unseen
+            else []
         )
         if not self.validation:
             raise DataError(
@@ -90,7 +94,6 @@ class _Training:
             )
         kind: type[Algorithm] = ALGORITHMS.get(spec.algorithm)
         self.hparams = checked(kind.space, spec.hparams, algorithm=spec.algorithm)
-        init = shared_init(spec.init, place)
         self.init_digest = files.digest(init)[:16]
         self.model = files.about(init)["model"]
         self.network: Network = restore_network(
@@ -113,7 +116,7 @@ class _Training:
         losses = torch.tensor(at.losses, dtype=torch.float64, device=_wide(self.compute))
         saved = time.monotonic()
         with (
-            torch.random.fork_rng(),
+            torch.random.fork_rng(devices=_seeded(self.compute)),
             _interruptible() as interrupted,
             self.place.progress.task(title, spec.steps) as task,
         ):
@@ -223,6 +226,11 @@ class _Training:
 def _wide(compute: Compute) -> torch.device:
     """Where float64 sums live: Apple's GPU has no float64."""
     return torch.device("cpu") if compute.device.type == "mps" else compute.device
+
+
+def _seeded(compute: Compute) -> list[torch.device]:
+    """The devices besides the CPU whose generators a step seeds."""
+    return [compute.device] if compute.device.type == "cuda" else []
 
 
 @contextmanager

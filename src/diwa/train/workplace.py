@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,12 +45,13 @@ class Workplace:
         return Compute.choose(self.device, precision)
 
     def batch_workers(self, compute: Compute) -> int:
-        """How many processes make batches: a device that is not the CPU is kept fed."""
+        """How many processes make batches: a GPU of NVIDIA's is kept fed.
+
+        Elsewhere none, because there they would be spawned, which a plain script can't bear.
+        """
         if self.workers >= 0:
             return self.workers
-        import os
-
-        return 0 if compute.device.type == "cpu" else min(8, os.cpu_count() or 1)
+        return min(8, os.cpu_count() or 1) if compute.device.type == "cuda" else 0
 
     def sources(self, task: TaskSpec) -> Iterator[tuple[str, Source, Source]]:
         """Every source domain with its part for training and its part for validation.

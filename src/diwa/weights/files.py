@@ -52,7 +52,7 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], about: Any) -> None:
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(about, sort_keys=True)
     with replacing(path) as part:
-        save_file(_unshared(plain), part, metadata={METADATA_KEY: text})
+        _save(_unshared(plain), part, metadata={METADATA_KEY: text})
 
 
 def _unshared(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -64,6 +64,14 @@ def _unshared(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         apart[name] = tensor.clone() if place in taken else tensor
         taken.add(place)
     return apart
+
+
+def _save(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
+    try:
+        save_file(tensors, path, metadata=metadata)
+    except SafetensorError as error:
+        # The library's own way to say that a disk is full.
+        raise OSError(str(error)) from error
 
 
 def about(path: Path) -> dict[str, Any]:
