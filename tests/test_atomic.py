@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from diwa.atomic import replacing, replacing_folder, write_bytes
+from diwa import atomic
+from diwa.atomic import replacing, replacing_folder, swapping_folder, write_bytes
 from diwa.errors import DataError, StoreError
 
 Replacing = Callable[[Path], AbstractContextManager[Path]]
@@ -31,7 +33,12 @@ def put(part: Path, text: str) -> None:
     (part / "a" if part.is_dir() else part).write_text(text)
 
 
-both = pytest.mark.parametrize("way", [replacing, replacing_folder])
+def swapping(path: Path) -> AbstractContextManager[Path]:
+    """Replaces folders that hold nothing but one file, `a`."""
+    return swapping_folder(path, mark=lambda folder: names(folder) == ["a"])
+
+
+both = pytest.mark.parametrize("way", [replacing, replacing_folder, swapping])
 
 
 def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
@@ -123,13 +130,11 @@ def test_a_folder_in_the_way_of_a_file_is_said(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a"]
 
 
-def test_a_file_in_the_way_of_a_folder_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", [replacing_folder, swapping])
+def test_a_file_in_the_way_of_a_folder_is_said(tmp_path: Path, way: Replacing) -> None:
     path = tmp_path / "a"
     path.write_text("in the way")
-    with (
-        pytest.raises(StoreError, match=f"{path}: can't be written"),
-        replacing_folder(path) as part,
-    ):
+    with pytest.raises(StoreError, match=f"{path}: can't be written"), way(path) as part:
         put(part, "x")
     assert path.read_text() == "in the way"
     assert names(tmp_path) == ["a"]
@@ -169,3 +174,127 @@ def test_two_writers_do_not_share_a_part(tmp_path: Path, way: Replacing) -> None
         put(one, "one")
         put(other, "other")
     assert names(tmp_path) == ["a"]
+
+
+# -- a folder in another one's place
+
+
+@pytest.fixture(params=["in one step", "in two"])
+def things(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that may be replaced, on a system that can exchange folders, and on another one."""
+    if request.param == "in two":
+        monkeypatch.setattr(atomic, "_exchanged", lambda *_: False)
+    path = tmp_path / "things"
+    path.mkdir()
+    put(path, "old")
+    return path
+
+
+def test_a_folder_is_replaced(things: Path) -> None:
+    with swapping(things) as part:
+        (part / "b").write_text("new")
+        assert (things / "a").read_text() == "old"
+    assert names(things) == ["b"]
+    assert names(things.parent) == ["things"]
+
+
+def test_an_empty_folder_is_replaced_whatever_the_mark(tmp_path: Path) -> None:
+    with swapping_folder(tmp_path / "new", mark=lambda _: False) as part:
+        put(part, "one")
+    (tmp_path / "empty").mkdir()
+    with swapping_folder(tmp_path / "empty", mark=lambda _: False) as part:
+        put(part, "two")
+    assert (tmp_path / "empty" / "a").read_text() == "two"
+    assert names(tmp_path) == ["empty", "new"]
+
+
+def test_a_foreign_folder_is_refused_at_once(things: Path) -> None:
+    (things / "mine").write_text("years of work")
+    with (
+        pytest.raises(StoreError, match="things: is a folder with other things in it; choose"),
+        swapping(things),
+    ):
+        pytest.fail("nothing has to be made for that")
+    assert names(things) == ["a", "mine"]
+    assert names(things.parent) == ["things"]
+
+
+def test_what_is_put_there_meanwhile_is_not_lost(things: Path) -> None:
+    with pytest.raises(StoreError, match="things: is a folder with other things in it; choose"):
+        replaced_while_somebody_works(things)
+    assert (things / "mine").read_text() == "years of work"
+    assert (things / "a").read_text() == "old"
+    assert names(things.parent) == ["things"]
+
+
+def replaced_while_somebody_works(path: Path) -> None:
+    with swapping(path) as part:
+        put(part, "new")
+        (path / "mine").write_text("years of work")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError()])
+def test_an_error_on_the_way_leaves_the_old_folder(things: Path, error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        interrupted(swapping, things, error)
+    assert (things / "a").read_text() == "old"
+    assert names(things.parent) == ["things"]
+
+
+def test_there_is_no_moment_without_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system can: what is killed between two renames can't put anything back."""
+    path, other = tmp_path / "things", tmp_path / "other"
+    path.mkdir()
+    other.mkdir()
+    if not atomic._exchanged(path, other):
+        pytest.skip("folders can't be exchanged here")
+    put(path, "old")
+    monkeypatch.setattr(Path, "rename", lambda *_: pytest.fail("in more than one step"))
+    with swapping(path) as part:
+        put(part, "new")
+    assert (path / "a").read_text() == "new"
+    assert names(tmp_path) == ["other", "things"]
+
+
+@pytest.mark.parametrize("error", [OSError(13, "Permission denied"), KeyboardInterrupt()])
+@pytest.mark.parametrize("failing", [1, 2])
+def test_the_old_folder_is_put_back(
+    things: Path, monkeypatch: pytest.MonkeyPatch, failing: int, error: BaseException
+) -> None:
+    monkeypatch.setattr(atomic, "_exchanged", lambda *_: False)
+    rename, done = Path.rename, []
+
+    def fails_once(path: Path, target: Path) -> Path:
+        done.append(path)
+        if len(done) == failing:
+            raise error
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fails_once)
+    expected = StoreError if isinstance(error, OSError) else KeyboardInterrupt
+    with pytest.raises(expected), swapping(things) as part:
+        put(part, "new")
+    assert (things / "a").read_text() == "old"
+    assert names(things.parent) == ["things"]
+
+
+def test_a_link_stays_one(things: Path) -> None:
+    link = things.parent / "place" / "link"
+    link.parent.mkdir()
+    link.symlink_to(things)
+    with swapping(link) as part:
+        put(part, "new")
+    assert (things / "a").read_text() == "new"
+    assert (names(link.parent), link.is_symlink()) == (["link"], True)
+    assert names(things.parent) == ["place", "things"]
+
+
+@pytest.mark.parametrize("name", [".", "", "../things"])
+def test_the_folder_one_is_in_stays(
+    things: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(things)
+    with pytest.raises(StoreError, match="is the folder you are in; choose"), swapping(Path(name)):
+        pytest.fail("nothing has to be made for that")
+    assert os.path.samefile(things, ".")
+    assert (things / "a").read_text() == "old"

@@ -5,6 +5,9 @@ Every message is one line: what is wrong, where, and what to do about it.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class DiwaError(ValueError):
     """Something the user can mend; the message says how.
@@ -38,3 +41,14 @@ class StoreError(DiwaError):
 
 class WeightsError(DiwaError):
     """A file of weights can't be read, or does not match the others."""
+
+
+def guess(name: str, known: Iterable[str]) -> str:
+    """The start of a remedy for a name that nobody knows: the nearest one, if any is near.
+
+    Example:
+        >>> guess("stpes", ["runs", "steps"]), guess("colour", ["runs", "steps"])
+        ("did you mean 'steps'? ", '')
+    """
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}? " if near else ""

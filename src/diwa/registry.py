@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.metadata
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diwa.errors import SpecError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 class Registry:
@@ -38,6 +40,10 @@ class Registry:
         """Every known name, sorted."""
         return sorted({*self._built_in, *(point.name for point in self._points())})
 
+    def __contains__(self, name: str) -> bool:
+        # Looking through all installed packages takes a while: only for names not built in.
+        return name in self._built_in or any(point.name == name for point in self._points())
+
     def get(self, name: str) -> Any:
         """The object of that name.
 
@@ -56,5 +62,7 @@ class Registry:
             f"no {self.kind} is called {name!r}", remedy=f"{guess}known: {', '.join(self.names())}"
         )
 
-    def _points(self) -> list[importlib.metadata.EntryPoint]:
-        return list(importlib.metadata.entry_points(group=self.group))
+    def _points(self) -> list[EntryPoint]:
+        from importlib.metadata import entry_points  # a fair part of the start-up, seldom needed
+
+        return list(entry_points(group=self.group))

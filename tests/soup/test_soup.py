@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+import diwa
 from diwa.errors import StoreError, WeightsError
 from diwa.soup.soup import Soup, Tried
 from diwa.weights import files
 from diwa.weights.member import Member
+from diwa.weights.source import SafetensorsFile
 
 Make = Callable[..., Path]
 
@@ -32,18 +35,23 @@ def members(make_member: Make) -> list[Member]:
 def test_the_mean_of_its_members(members: list[Member]) -> None:
     soup = Soup("uniform", tuple(members))
     held = list(soup.tensors())
-    assert [name for name, _ in held] == ["n", "w"]
-    assert [tensor.tolist() for _, tensor in held] == [[7], [3.0, 5.0]]
+    assert {name: tensor.tolist() for name, tensor in held} == {"n": [7], "w": [3.0, 5.0]}
     assert dict(soup.tensors())["w"].tolist() == [3.0, 5.0], "asked again, it is computed again"
 
 
-def test_reads_nothing_until_it_is_asked(tmp_path: Path) -> None:
-    soup = Soup("uniform", (Member(name="gone", path=tmp_path / "gone.safetensors"),))
-    assert soup.about == {
-        "soup": {"method": "uniform", "members": [{"name": "gone", "score": None}], "trace": []}
-    }
-    with pytest.raises(WeightsError, match="no such file"):
-        dict(soup.tensors())
+def test_reads_no_tensor_until_it_is_asked(
+    members: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    plain = SafetensorsFile.array
+    monkeypatch.setattr(
+        SafetensorsFile, "array", lambda self, name: read.append(name) or plain(self, name)
+    )
+    soup = Soup("restricted", tuple(members[:1]))
+    assert soup.infos.keys() == {"n", "w"}
+    read.clear()  # a few bytes of each were looked at, to put the members in order
+    assert next(iter(soup.arrays()))[0] == "n"
+    assert set(read) == {"n", "w"}
 
 
 def test_says_what_went_into_it(members: list[Member]) -> None:
@@ -52,11 +60,19 @@ def test_says_what_went_into_it(members: list[Member]) -> None:
     assert about == {
         "model": MODEL,
         "soup": {
+            "version": diwa.__version__,
             "method": "restricted",
-            "members": [{"name": "m0", "score": 0.5}, {"name": "m1", "score": 0.25}],
+            "blending": "uniform",
+            "settings": {},
+            "members": about["soup"]["members"],
             "trace": [["m0", 0.5, True], ["m1", 0.25, False]],
         },
     }
+    # In the order in which they are added up, which is not that of the arguments.
+    assert sorted(about["soup"]["members"], key=lambda member: member["name"]) == [
+        {"name": "m0", "score": 0.5, "coefficient": 0.5},
+        {"name": "m1", "score": 0.25, "coefficient": 0.5},
+    ]
 
 
 def test_a_saved_soup_is_a_file_like_any_other(members: list[Member], tmp_path: Path) -> None:
@@ -64,10 +80,16 @@ def test_a_saved_soup_is_a_file_like_any_other(members: list[Member], tmp_path: 
     path = soup.save(str(tmp_path / "deep" / "soup.safetensors"))
     assert path == tmp_path / "deep" / "soup.safetensors"
     again = Member.from_file(path)
-    assert again.about == soup.about
+    said = copy.deepcopy(dict(again.about))
+    for member in said["soup"]["members"]:
+        assert member.pop("sha256") == files.digest(
+            path.parents[1] / f"{member['name']}.safetensors"
+        )
+    assert said == soup.about
     # Neither the first member's score nor its split is the soup's.
     assert (again.score, again.split) == (None, None)
-    for (name, kept), (also, tensor) in zip(soup.tensors(), again.tensors(), strict=True):
+    held = sorted(soup.tensors(), key=lambda pair: pair[0])
+    for (name, kept), (also, tensor) in zip(held, again.tensors(), strict=True):
         assert name == also
         assert torch.equal(kept, tensor)
 
@@ -78,9 +100,11 @@ def test_saves_the_same_bytes_each_time(members: list[Member], tmp_path: Path) -
     assert len(saved) == 1
 
 
-def test_may_replace_one_of_its_members(members: list[Member]) -> None:
-    Soup("uniform", tuple(members)).save(members[0].path)
-    assert files.read(members[0].path)["w"].tolist() == [3.0, 5.0]
+def test_never_replaces_one_of_its_members(members: list[Member]) -> None:
+    before = members[0].path.read_bytes()
+    with pytest.raises(WeightsError, match=r"m0\.safetensors: is one of the members"):
+        Soup("uniform", tuple(members)).save(members[0].path)
+    assert members[0].path.read_bytes() == before
 
 
 def test_a_place_that_cannot_be_written(members: list[Member], tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ from typing import Literal
 
 import torch
 
-from diwa.errors import DiwaError, WeightsError
+from diwa.errors import DiwaError
 from diwa.soup.soup import Soup, Tried
-from diwa.weights.average import check_alike
 from diwa.weights.member import Member
 
 #: Gives the validation score of a set of weights.
@@ -31,7 +30,7 @@ def greedy(members: Sequence[Member], *, score: Score, rule: Literal[">=", ">"] 
     Raises:
         DiwaError: if there are no members, one has no score, their splits differ, or there is no
             such rule.
-        WeightsError: if their tensors differ in names, shapes or integers.
+        WeightsError: if their tensors differ in names, shapes or kinds.
     """
     if not members:
         raise DiwaError("no members to choose from", remedy="finish at least one run")
@@ -39,7 +38,7 @@ def greedy(members: Sequence[Member], *, score: Score, rule: Literal[">=", ">"] 
     if better is None:
         raise DiwaError(f"rule {rule!r}", remedy="choose >= or >")
     _check_comparable(members)
-    check_alike(members)
+    Soup("all", tuple(members))  # which makes sure that they agree
     ranked = sorted(members, key=_rank)
     kept: list[Member] = []
     trace: list[Tried] = []
@@ -83,14 +82,8 @@ def _added(total: Mapping[str, torch.Tensor], member: Member) -> dict[str, torch
         if tensor.is_floating_point():
             wide = tensor.to(torch.float64)
             summed[name] = wide + total[name] if name in total else wide
-        elif name in total and not torch.equal(total[name], tensor):
-            # The average will refuse them; better now than after every member was scored.
-            raise WeightsError(
-                f"{member.path}: the integers of {name!r} differ from those of a better member",
-                remedy="choose among members of the same kind of run",
-            )
         else:
-            summed[name] = tensor
+            summed[name] = total.get(name, tensor)
     return summed
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from diwa.errors import DiwaError
 from diwa.soup.soup import Soup
-from diwa.weights.average import check_alike
 from diwa.weights.member import Member
 
 
@@ -25,5 +24,4 @@ def uniform(members: Sequence[Member]) -> Soup:
     """
     if not members:
         raise DiwaError("no members to average", remedy="finish at least one run")
-    check_alike(members)
     return Soup("uniform", tuple(members))

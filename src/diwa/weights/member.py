@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from diwa.errors import WeightsError
-from diwa.weights import files
+from diwa.weights.source import METADATA_KEY, Source, open_source
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +21,7 @@ class Member:
 
     Args:
         name: what tables and errors call it.
-        path: the safetensors file that holds its tensors.
+        source: where its tensors are read from.
         score: the validation accuracy it was kept for, if known.
         split: the digest of the split it was trained on, if known.
         init: the digest of the initialisation it started from, if known.
@@ -27,7 +29,7 @@ class Member:
     """
 
     name: str
-    path: Path
+    source: Source
     score: float | None = None
     split: str | None = None
     init: str | None = None
@@ -35,25 +37,55 @@ class Member:
 
     @classmethod
     def from_file(cls, path: Path | str) -> Member:
-        """The member that a safetensors file holds.
+        """The member that a file or folder of weights holds; see `open_source`.
 
         Raises:
-            WeightsError: if the file is missing or damaged, or its score is no number.
+            WeightsError: if it is missing or damaged, or its score is no number.
         """
-        path = Path(path)
-        known = files.about(path)
+        return cls.from_source(open_source(path))
+
+    @classmethod
+    def from_source(cls, source: Source, name: str | None = None) -> Member:
+        """The member that a source holds, under a name or that of its file.
+
+        Raises:
+            WeightsError: if what it says of itself is no JSON, or its score is no number.
+        """
+        known = said_by(source)
         score = known.get("score")
         if isinstance(score, bool) or not isinstance(score, int | float | None):
-            raise WeightsError(f"{path}: its score is {score!r}, not a number")
+            raise WeightsError(f"{source.path}: its score is {score!r}, not a number")
         return cls(
-            name=path.stem,
-            path=path,
+            name=source.path.stem if name is None else name,
+            source=source,
             score=score,
             split=known.get("split"),
             init=known.get("init"),
             about=known,
         )
 
+    @property
+    def path(self) -> Path:
+        """The file or folder that holds its tensors."""
+        return self.source.path
+
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Its tensors one at a time, by name."""
-        return files.stream(self.path)
+        from diwa.weights.files import stream
+
+        return stream(self.source)
+
+
+def said_by(source: Source) -> dict[str, Any]:
+    """What a file that diwa wrote says of itself; empty for others.
+
+    Raises:
+        WeightsError: if it is not a JSON object.
+    """
+    try:
+        known = json.loads(source.metadata.get(METADATA_KEY, "{}"))
+    except (ValueError, RecursionError) as error:
+        raise WeightsError(f"{source.path}: its metadata is not JSON ({error})") from error
+    if not isinstance(known, dict):
+        raise WeightsError(f"{source.path}: its metadata is not a JSON object")
+    return known

@@ -1,0 +1,1 @@
+"""What measurements mean; reads weights and predictions, and says so in plain words."""

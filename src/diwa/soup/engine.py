@@ -1,0 +1,231 @@
+"""Blending members tensor by tensor, stretch by stretch, with all cores and little memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from diwa.errors import WeightsError
+from diwa.soup.methods.base import Method, Stretch
+from diwa.weights.header import TensorInfo
+from diwa.weights.kinds import widened
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from diwa.weights.member import Member
+
+#: How many numbers are blended at a time: their sums stay in a core's cache.
+STRETCH = 1 << 16
+#: How many stretches may wait for a thread; what is in flight is all the memory that is used.
+_AHEAD = 8
+#: The least rows of a matrix in a stretch, where a method works by rows: each stretch goes through
+#: all of the method's statistics.
+_ROWS = 128
+
+#: Takes a finished stretch: the tensor's name, the number it starts at, the numbers.
+Sink = Callable[[str, int, "NDArray"], None]
+
+
+class Part(NamedTuple):
+    """A tensor of one member."""
+
+    member: Member
+    """Whose it is; a base or a file of statistics counts as one."""
+    name: str
+    """What it is called there."""
+
+    @property
+    def info(self) -> TensorInfo:
+        """What it is."""
+        return self.member.source.tensors[self.name]
+
+    def array(self) -> NDArray:
+        """Its numbers."""
+        return self.member.source.array(self.name)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to compute a tensor from.
+
+    Args:
+        name: what it goes by while it is made: the least of the names that it has.
+        info: what it will be.
+        method: how it is made; None to take over the only member's as it is.
+        members: in an order that does not depend on the arguments'.
+        places: where each of them stood among the arguments.
+        base: the base's, where the method works on differences to it.
+        extra: the method's statistics, in the order of `members`.
+        written: under which names it is written; more than one where tensors are tied.
+    """
+
+    name: str
+    info: TensorInfo
+    method: Method | None
+    members: Sequence[Part]
+    places: Sequence[int]
+    base: Part | None = None
+    extra: Sequence[Part] = ()
+    written: Sequence[str] = ()
+
+
+class _Tensor:
+    """One tensor on its way from members to a sink."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._lock = Lock()
+        self._known: list[Any] = []
+        self._by_rows = plan.method is not None and plan.method.by_rows
+        # What is cut is a row of single numbers, or a column of rows.
+        self._width = max(plan.info.shape[1], 1) if self._by_rows else 1
+        self._length = max(STRETCH // self._width, _ROWS) if self._by_rows else STRETCH
+        self._members = [self._array(part) for part in plan.members]
+        self._base = self._array(plan.base) if plan.base else None
+        self._extra = [self._array(part) for part in plan.extra]
+
+    def _array(self, part: Part) -> NDArray:
+        return part.array() if self._by_rows else part.array().reshape(-1)
+
+    @property
+    def starts(self) -> range:
+        """Where each stretch starts."""
+        return range(0, max(self.plan.info.size, 1), self._length * self._width)
+
+    def stretch(self, start: int) -> Stretch:
+        """The numbers from there on, of every member."""
+        begin = start // self._width
+        part = slice(begin, begin + self._length)
+        return Stretch(
+            self.plan.name,
+            begin // self._length,
+            [array[part] for array in self._members],
+            self.plan.places,
+            None if self._base is None else self._base[part],
+            self._extra if self._by_rows else [array[part] for array in self._extra],
+        )
+
+    def blended(self, start: int) -> NDArray:
+        """The finished numbers of a stretch, in the kind they are wanted in."""
+        stretch = self.stretch(start)
+        method, kind = self.plan.method, self.plan.info.kind
+        with np.errstate(over="ignore", invalid="ignore"):
+            if method is None:
+                wide = stretch.members[0]
+            else:
+                wide = method.blend(stretch, self._studied(method))
+            numbers = wide.astype(kind.numpy(), copy=False).reshape(-1)
+        # A narrower kind can't hold what is not finite: one look tells of both.
+        if not np.isfinite(numbers).all():
+            self._refuse(stretch, widened(wide.reshape(-1)), widened(numbers))
+        return numbers
+
+    def _studied(self, method: Method) -> Any:
+        """What the method must know of the whole tensor; the first thread finds it out."""
+        with self._lock:
+            if not self._known:
+                stretches = [self.stretch(start) for start in self.starts]
+                if not method.linear:
+                    for stretch in stretches:
+                        self._refuse_nonfinite(stretch)
+                self._known.append(method.study(stretches))
+        return self._known[0]
+
+    def _refuse(self, stretch: Stretch, wide: NDArray, numbers: NDArray) -> None:
+        """Refuses what is not finite, but for what is taken over and was so before."""
+        name, method = self.plan.name, self.plan.method
+        if method is not None and not np.isfinite(wide).all():
+            self._refuse_nonfinite(stretch)
+            raise WeightsError(
+                f"{name!r}: the {method.name} merge gives numbers that are not finite, though its "
+                "members are",
+                remedy="choose milder settings",
+            )
+        # What can't be held is infinite, or NaN in kinds that have no infinity.
+        if (~np.isfinite(numbers) & ~np.isnan(wide) & (numbers != wide)).any():
+            raise WeightsError(
+                f"{name!r}: the result is too large for {self.plan.info.kind.code}",
+                remedy="choose a wider --dtype",
+            )
+
+    def _refuse_nonfinite(self, stretch: Stretch) -> None:
+        """Names who holds NaN or infinity, if somebody does."""
+        held = [*zip(self.plan.members, stretch.members, strict=True)]
+        if self.plan.base is not None and stretch.base is not None:
+            held.append((self.plan.base, stretch.base))
+        held += zip(self.plan.extra, stretch.extra, strict=True)
+        for part, numbers in held:
+            if not np.isfinite(widened(numbers)).all():
+                raise WeightsError(
+                    f"{part.member.path}: {part.name!r} holds NaN or infinity",
+                    remedy=f"leave that file out, or pass --skip '{self.plan.name}'",
+                )
+
+
+def copied(plans: Sequence[Plan]) -> tuple[dict[str, NDArray], Sink]:
+    """Room in memory for tensors, and the sink that fills it."""
+    ready = {plan.name: np.empty(plan.info.shape, dtype=plan.info.kind.numpy()) for plan in plans}
+
+    def sink(name: str, start: int, numbers: NDArray) -> None:
+        ready[name].reshape(-1)[start : start + numbers.size] = numbers
+
+    return ready, sink
+
+
+def blend(
+    plans: Sequence[Plan], sink: Sink, beside: Sequence[Callable[[], object]] = ()
+) -> Iterator[int]:
+    """Computes tensors and hands their stretches to a sink, in no certain order.
+
+    Args:
+        plans: the tensors.
+        sink: called from several threads.
+        beside: other work for the same threads, done first.
+
+    Yields:
+        Now and then, how many numbers of all members were worked off since the last time.
+
+    Raises:
+        WeightsError: if a member holds NaN or infinity, or the result does.
+    """
+
+    def one(tensor: _Tensor, start: int) -> int:
+        numbers = tensor.blended(start)
+        sink(tensor.plan.name, start, numbers)
+        return numbers.size * len(tensor.plan.members)
+
+    def idle(task: Callable[[], object]) -> int:
+        task()
+        return 0
+
+    def work() -> Iterator[Callable[[], int]]:
+        for task in beside:
+            yield lambda task=task: idle(task)
+        for plan in plans:
+            tensor = _Tensor(plan)
+            for start in tensor.starts:
+                yield lambda tensor=tensor, start=start: one(tensor, start)
+
+    threads = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
+    pool = ThreadPoolExecutor(threads)
+    finished: SimpleQueue[Future[int]] = SimpleQueue()
+    waiting = 0
+    try:
+        for task in work():
+            pool.submit(task).add_done_callback(finished.put)
+            waiting += 1
+            if waiting >= threads * _AHEAD:
+                yield finished.get().result()
+                waiting -= 1
+        for _ in range(waiting):
+            yield finished.get().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

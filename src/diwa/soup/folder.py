@@ -1,0 +1,102 @@
+"""A folder for a soup: names of shards, their index, and what lay beside the first's weights."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from diwa.errors import DiwaError
+from diwa.weights.header import TensorInfo
+from diwa.weights.member import Member, said_by
+from diwa.weights.source import PICKLED, open_source
+
+_CONFIG = "config.json"
+_INDEX = "model.safetensors.index.json"
+_OURS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+#: What holds weights, in a safetensors file or not, and is no configuration.
+WEIGHTS = frozenset({*PICKLED, ".safetensors", ".h5", ".msgpack", ".onnx", ".gguf"})
+
+
+def beside(members: Sequence[Member]) -> dict[str, Path]:
+    """What belongs to the first member with a configuration, but for its weights: by name.
+
+    All files of a model's folder do; of a folder of several models, or of other things, only the
+    configuration.
+    """
+    for member in members:
+        folder = member.path if member.path.is_dir() else member.path.parent
+        if (folder / _CONFIG).is_file():
+            held = folder.iterdir() if _is_model(folder, member) else [folder / _CONFIG]
+            return {file.name: file for file in held if _is_kept(file)}
+    return {}
+
+
+def _is_model(folder: Path, member: Member) -> bool:
+    try:
+        return open_source(folder).files == member.source.files
+    except DiwaError:
+        return False
+
+
+def _is_kept(file: Path) -> bool:
+    weights = file.suffix.lower() in WEIGHTS or file.name.endswith(".index.json")
+    return file.is_file() and not weights and not file.name.startswith(".")
+
+
+def is_replaceable(folder: Path, kept: Mapping[str, Path]) -> bool:
+    """Whether nothing is lost with a folder: it holds an earlier soup and no more.
+
+    Args:
+        folder: one that is there.
+        kept: files that will be in the new folder, by name.
+    """
+    try:
+        source = open_source(folder)
+        weights = set(source.files)
+        if "soup" not in said_by(source) or not all(map(_OURS.fullmatch, weights)):
+            return False
+    except DiwaError:
+        return False
+    return all(
+        file.name in {*weights, _INDEX} or (file.name in kept and _equal(file, kept[file.name]))
+        for file in folder.iterdir()
+    )
+
+
+def _equal(file: Path, other: Path) -> bool:
+    return file.is_file() and file.read_bytes() == other.read_bytes()
+
+
+def shards(infos: Mapping[str, TensorInfo], size: int | None) -> dict[str, list[str]]:
+    """Which tensors go into which file, none of which is larger than told if it can be helped."""
+    parts: list[list[str]] = [[]]
+    held = 0
+    for name in sorted(infos):
+        if size is not None and parts[-1] and held + infos[name].bytes > size:
+            parts.append([])
+            held = 0
+        parts[-1].append(name)
+        held += infos[name].bytes
+    if len(parts) == 1:
+        return {"model.safetensors": parts[0]}
+    count = len(parts)
+    return {f"model-{n:05}-of-{count:05}.safetensors": part for n, part in enumerate(parts, 1)}
+
+
+def complete(
+    folder: Path,
+    files: Mapping[str, Sequence[str]],
+    infos: Mapping[str, TensorInfo],
+    kept: Mapping[str, Path],
+) -> None:
+    """Adds to a folder of weights what makes it a model's: the index, and what is kept."""
+    if len(files) > 1:
+        size = sum(info.bytes for info in infos.values())
+        place = {name: file for file, names in files.items() for name in names}
+        index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(place.items()))}
+        (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    for name, file in kept.items():
+        shutil.copyfile(file, folder / name)
