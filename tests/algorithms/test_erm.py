@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
@@ -10,8 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from diwa.algorithms import ALGORITHMS
-from diwa.algorithms.base import Algorithm, Batch
+from diwa.algorithms.base import Algorithm, Batch, Remembering, State
 from diwa.algorithms.erm import ERM, SHARED
+from diwa.algorithms.hparams import Values
 
 HPARAMS = {"lr": 0.01, "weight_decay": 0.1, "dropout": 0.0, "batch_size": 4}
 
@@ -145,18 +146,49 @@ def test_an_algorithm_without_a_loss_is_none() -> None:
         Idle(network(), HPARAMS, domains=1)  # type: ignore[abstract]
 
 
-def test_a_buffer_of_an_algorithm_is_saved_and_an_own_update_is_used() -> None:
-    class Counting(ERM):
-        def __init__(self, *args: object, **more: object) -> None:
-            super().__init__(*args, **more)  # type: ignore[arg-type]
-            self.register_buffer("count", torch.zeros(()))
+class Counting(Remembering):
+    """Weighs the loss with the number of steps so far."""
 
-        def loss(self, batch: Batch, step: int) -> torch.Tensor:
-            self.count += 1
-            return 2 * super().loss(batch, step)
+    space = SHARED
+    count: torch.Tensor
 
-    counting = Counting(network(), HPARAMS, domains=3)
-    plain = ERM(network(), HPARAMS, domains=3)
-    given = counting.update(batch(1), 0, nullcontext())
-    assert given.item() == pytest.approx(2 * plain.update(batch(1), 0, nullcontext()).item())
-    assert counting.state_dict()["count"] == 1
+    def __init__(self, network: nn.Module, hparams: Values, domains: int) -> None:
+        super().__init__(network, hparams, domains)
+        self.register_buffer("count", torch.ones(()))
+
+    def evaluate(self, batch: Batch, step: int) -> tuple[torch.Tensor, State]:
+        loss = F.cross_entropy(self.network(batch.x), batch.y)
+        return self.count * loss, {"count": self.count + 1}
+
+
+def test_what_an_algorithm_remembers_is_saved_and_kept_once_per_step() -> None:
+    still = {**HPARAMS, "lr": 0.0}
+    counting, plain = Counting(network(), still, domains=3), ERM(network(), still, domains=3)
+    for step in range(3):
+        held = batch(step)
+        assert counting.loss(held, step) == counting.loss(held, step)
+        given = counting.update(held, step, nullcontext())
+        expected = (step + 1) * plain.update(held, step, nullcontext())
+        torch.testing.assert_close(given, expected)
+        assert counting.state_dict()["count"] == step + 2
+
+
+def test_what_an_algorithm_remembers_has_a_buffer() -> None:
+    class Lost(Counting):
+        def evaluate(self, batch: Batch, step: int) -> tuple[torch.Tensor, State]:
+            loss, _ = super().evaluate(batch, step)
+            return loss, {"cuont": self.count}
+
+    with pytest.raises(AttributeError, match="cuont"):
+        Lost(network(), HPARAMS, domains=3).update(batch(0), 0, nullcontext())
+
+
+def test_an_own_update_is_used() -> None:
+    class Idle(ERM):
+        def update(
+            self, batch: Batch, step: int, autocast: AbstractContextManager[object]
+        ) -> torch.Tensor:
+            return torch.full((), 7.0)
+
+    idle = Idle(network(), HPARAMS, domains=3)
+    assert idle.update(batch(0), 0, nullcontext()) == 7

@@ -8,9 +8,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from diwa.algorithms.erm import ERM, SHARED
+from diwa.algorithms import ALGORITHMS
+from diwa.algorithms.erm import SHARED
 from diwa.algorithms.hparams import (
+    PRESETS,
     SPACES,
+    Between,
     Choice,
     Distribution,
     Hyperparameter,
@@ -40,6 +43,41 @@ DOMAINBED: dict[str, dict[str, Draw]] = {
 }
 
 
+#: What algorithms add: our name, DomainBed's, its default and its draw for natural images.
+OWN: dict[str, list[tuple[str, str, float, Draw]]] = {
+    "Mixup": [("alpha", "mixup_alpha", 0.2, lambda r: 10 ** r.uniform(-1, 1))],
+    "CORAL": [("gamma", "mmd_gamma", 1.0, lambda r: 10 ** r.uniform(-1, 1))],
+    "MMD": [("gamma", "mmd_gamma", 1.0, lambda r: 10 ** r.uniform(-1, 1))],
+    "IRM": [
+        ("lambda", "irm_lambda", 1e2, lambda r: 10 ** r.uniform(-1, 5)),
+        ("anneal", "irm_penalty_anneal_iters", 500, lambda r: int(10 ** r.uniform(0, 4))),
+    ],
+    "VREx": [
+        ("lambda", "vrex_lambda", 1e1, lambda r: 10 ** r.uniform(-1, 5)),
+        ("anneal", "vrex_penalty_anneal_iters", 500, lambda r: int(10 ** r.uniform(0, 4))),
+    ],
+    "GroupDRO": [("eta", "groupdro_eta", 1e-2, lambda r: 10 ** r.uniform(-3, -1))],
+    "Fishr": [
+        ("lambda", "lambda", 1000.0, lambda r: 10 ** r.uniform(1.0, 4.0)),
+        ("anneal", "penalty_anneal_iters", 1500, lambda r: int(r.uniform(0.0, 5000.0))),
+        ("ema", "ema", 0.95, lambda r: r.uniform(0.90, 0.99)),
+    ],
+    "DANN": [
+        ("lambda", "lambda", 1.0, lambda r: 10 ** r.uniform(-2, 2)),
+        ("lr_d", "lr_d", 5e-5, lambda r: 10 ** r.uniform(-5, -3.5)),
+        ("weight_decay_d", "weight_decay_d", 0.0, lambda r: 10 ** r.uniform(-6, -2)),
+        ("d_steps", "d_steps_per_g_step", 1, lambda r: int(2 ** r.uniform(0, 3))),
+        ("grad_penalty", "grad_penalty", 0.0, lambda r: 10 ** r.uniform(-2, 1)),
+        ("beta1", "beta1", 0.5, lambda r: r.choice([0.0, 0.5])),
+        ("mlp_width", "mlp_width", 256, lambda r: int(2 ** r.uniform(6, 10))),
+        ("mlp_depth", "mlp_depth", 3, lambda r: int(r.choice([3, 4, 5]))),
+        ("mlp_dropout", "mlp_dropout", 0.0, lambda r: r.choice([0.0, 0.1, 0.5])),
+    ],
+    # Of the protocol's page, which names no default; the one of SAM's paper.
+    "SAM": [("rho", "rho", 0.05, lambda r: r.choice([0.001, 0.002, 0.005, 0.01, 0.02, 0.05]))],
+}
+
+
 def domainbed(which: str, hparams_seed: int, trial: int) -> dict[str, float]:
     """DomainBed's `_hparam` for each, seeded with the hash of the run's two numbers."""
     random_seed = seed_hash(hparams_seed, trial)
@@ -58,14 +96,91 @@ def test_draws_are_domainbeds(which: str) -> None:
             assert got == domainbed(which, hparams_seed, trial)
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS.names() if name != "DANN"])
 @pytest.mark.parametrize(
     ("hparams_seed", "golden"),
     [(1, (3e-5, 1e-4, 0.5)), (2, (1e-5, 1e-6, 0.5)), (3, (3e-5, 1e-6, 0.0))],
 )
-def test_the_protocols_golden_values(hparams_seed: int, golden: tuple[float, float, float]) -> None:
-    drawn = draw(ERM.space, "mild", hparams_seed=hparams_seed, trial=0)
+def test_the_protocols_golden_values(
+    name: str, preset: str, hparams_seed: int, golden: tuple[float, float, float]
+) -> None:
+    """Whatever the algorithm; but DANN, to which DomainBed gives rates of other names."""
+    space = ALGORITHMS.get(name).space
+    drawn = draw(space, "mild", hparams_seed=hparams_seed, trial=0, preset=preset)
     assert (drawn["lr"], drawn["weight_decay"], drawn["dropout"]) == golden
     assert drawn["batch_size"] == 32
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_an_algorithm_adds_is_drawn_as_domainbed_does(name: str) -> None:
+    space = ALGORITHMS.get(name).space
+    assert set(space) == {*SHARED, *(ours for ours, *_ in OWN[name])}
+    for ours, _, default, _ in OWN[name]:
+        assert space[ours].default == default
+        assert type(space[ours].default) is type(default)
+    for seed in range(40):
+        for which in ("mild", "extreme"):
+            drawn = draw(space, which, hparams_seed=seed, trial=2)
+            for ours, theirs, _, random_value in OWN[name]:
+                chance = np.random.RandomState(seed_hash(seed_hash(seed, 2), theirs))
+                assert drawn[ours] == random_value(chance)
+
+
+def test_dann_draws_its_networks_rates_from_domainbeds_seeds() -> None:
+    space = ALGORITHMS.get("DANN").space
+    for seed in range(40):
+        extreme = draw(space, "extreme", hparams_seed=seed, trial=1)
+        released = draw(space, "mild", hparams_seed=seed, trial=1, preset="released")
+        for ours, theirs, low, high in (
+            ("lr", "lr_g", -5, -3.5),
+            ("weight_decay", "weight_decay_g", -6, -2),
+        ):
+            chance = np.random.RandomState(seed_hash(seed_hash(seed, 1), theirs))
+            assert extreme[ours] == 10 ** chance.uniform(low, high)
+            assert released[ours] == (extreme[ours] if seed else space[ours].default)
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("which", SPACES)
+def test_draw_0_of_the_released_code_is_the_defaults(name: str, which: str) -> None:
+    space = ALGORITHMS.get(name).space
+    defaults = {hparam: held.default for hparam, held in space.items()}
+    for trial in range(3):
+        released = draw(space, which, hparams_seed=0, trial=trial, preset="released")
+        assert released == defaults
+    if which != "default":
+        for preset in ("fixed", "paper"):
+            assert draw(space, which, hparams_seed=0, trial=0, preset=preset) != defaults
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_presets_differ_only_where_the_released_code_does(name: str) -> None:
+    space = ALGORITHMS.get(name).space
+    odd = {"Mixup": {"alpha"}, "DANN": {"lr", "weight_decay", "grad_penalty"}}.get(name, set())
+    for seed in range(1, 30):
+        fixed = draw(space, "mild", hparams_seed=seed, trial=0)
+        assert draw(space, "mild", hparams_seed=seed, trial=0, preset="paper") == fixed
+        released = draw(space, "mild", hparams_seed=seed, trial=0, preset="released")
+        assert {hparam for hparam in space if released[hparam] != fixed[hparam]} == odd
+
+
+def test_an_unknown_preset_is_refused() -> None:
+    with pytest.raises(SpecError) as caught:
+        draw(SHARED, "mild", hparams_seed=0, trial=0, preset="mended")
+    assert str(caught.value) == "preset 'mended'; choose one of fixed, paper, released"
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.names())
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("which", SPACES)
+def test_every_draw_is_allowed(name: str, which: str, preset: str) -> None:
+    space = ALGORITHMS.get(name).space
+    for seed in range(30):
+        drawn = draw(space, which, hparams_seed=seed, trial=0, preset=preset)
+        assert checked(space, drawn, algorithm=name) == drawn
+        assert {type(value) for value in drawn.values()} <= {int, float}
+        assert all(type(drawn[hparam]) is int for hparam, held in space.items() if held.whole)
 
 
 def test_the_defaults_are_the_protocols() -> None:
@@ -159,6 +274,8 @@ def test_an_unknown_space_is_refused() -> None:
         (PowerOf(10, -1, 1), lambda r: 10 ** r.uniform(-1, 1)),
         (PowerOf(10, 0, 4, whole=True), lambda r: int(10 ** r.uniform(0, 4))),
         (PowerOf(2, 3, 5.5), lambda r: 2 ** r.uniform(3, 5.5)),
+        (Between(0.9, 0.99), lambda r: r.uniform(0.9, 0.99)),
+        (Between(0, 5000, whole=True), lambda r: int(r.uniform(0, 5000))),
     ],
 )
 def test_a_distribution_draws_what_numpy_draws(source: Distribution, naive: Draw) -> None:

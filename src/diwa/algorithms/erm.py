@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from diwa.algorithms.base import Algorithm, Batch
 from diwa.algorithms.hparams import Choice, Hyperparameter, PowerOf
+from diwa.algorithms.parts import wide
 
 #: The hyperparameters that every algorithm shares. The draws' order of values is the released
 #: code's, which the golden values depend on.
@@ -41,4 +42,4 @@ class ERM(Algorithm):
 
     def loss(self, batch: Batch, step: int) -> torch.Tensor:
         """The mean cross-entropy of the whole batch."""
-        return F.cross_entropy(self.network(batch.x).float(), batch.y)
+        return F.cross_entropy(wide(self.network(batch.x)), batch.y)

@@ -57,6 +57,20 @@ class PowerOf:
 
 
 @dataclass(frozen=True)
+class Between:
+    """Uniform between `low` and `high`, cut to a whole number or not."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+    def draw(self, chance: np.random.RandomState) -> float:
+        """One value."""
+        value = float(chance.uniform(self.low, self.high))
+        return int(value) if self.whole else value
+
+
+@dataclass(frozen=True)
 class Hyperparameter:
     """One hyperparameter of an algorithm.
 
@@ -65,6 +79,7 @@ class Hyperparameter:
         mild: its distribution in the paper's mild search, from which members average well.
         extreme: its distribution in DomainBed's own search; that of `mild` if there is no other.
         short: its distribution for runs of a few hundred steps; that of `mild` if there is none.
+        released: its distribution in the released code, where that differs from `mild`.
         seed_name: what DomainBed calls it; the draw is seeded with that.
         low: the least value it may have.
         high: the largest.
@@ -75,6 +90,7 @@ class Hyperparameter:
     mild: Distribution
     extreme: Distribution | None = None
     short: Distribution | None = None
+    released: Distribution | None = None
     seed_name: str | None = None
     low: float = 0.0
     high: float = float("inf")
@@ -97,9 +113,12 @@ class Hyperparameter:
 
 Space = Mapping[str, Hyperparameter]
 SPACES = ("mild", "extreme", "short", "default")
+PRESETS = ("fixed", "paper", "released")
 
 
-def draw(space: Space, which: str, *, hparams_seed: int, trial: int) -> dict[str, float]:
+def draw(
+    space: Space, which: str, *, hparams_seed: int, trial: int, preset: str = "fixed"
+) -> dict[str, float]:
     """The hyperparameters of one run, each from a generator of its own, as the protocol says.
 
     Args:
@@ -107,9 +126,11 @@ def draw(space: Space, which: str, *, hparams_seed: int, trial: int) -> dict[str
         which: "mild", "extreme", "short" or "default".
         hparams_seed: the number of the draw.
         trial: the number of the trial.
+        preset: "fixed", "paper" or "released". In the last one, draw 0 is the defaults, and
+            `released` distributions stand in for `mild` ones.
 
     Raises:
-        SpecError: for an unknown space.
+        SpecError: for an unknown space or preset.
 
     Example:
         >>> from diwa.algorithms.erm import ERM
@@ -118,13 +139,16 @@ def draw(space: Space, which: str, *, hparams_seed: int, trial: int) -> dict[str
     """
     if which not in SPACES:
         raise SpecError(f"space {which!r}", remedy=f"choose one of {', '.join(SPACES)}")
-    if which == "default":
+    if preset not in PRESETS:
+        raise SpecError(f"preset {preset!r}", remedy=f"choose one of {', '.join(PRESETS)}")
+    released = preset == "released"
+    if which == "default" or (released and hparams_seed == 0):
         return {name: held.default for name, held in space.items()}
     seed = seed_hash(hparams_seed, trial)
     drawn = {}
     for name, held in space.items():
         special = {"extreme": held.extreme, "short": held.short}.get(which)
-        source = special or held.mild
+        source = special or (released and held.released) or held.mild
         drawn[name] = source.draw(random_state(seed, held.seed_name or name))
     return drawn
 
