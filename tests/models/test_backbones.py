@@ -318,7 +318,9 @@ class TestHub:
 
     def test_a_backbone_that_has_no_pretrained_weights(self) -> None:
         """Never random ones instead, without a word."""
-        with pytest.raises(ModelError, match=r"pretrained weights can't be had.*--weights FILE.*or none"):
+        with pytest.raises(
+            ModelError, match=r"pretrained weights can't be had.*--weights FILE.*or none"
+        ):
             built("seresnet18", "hub")
 
     @pytest.mark.parametrize("asked", [True, False])

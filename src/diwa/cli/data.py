@@ -1,15 +1,18 @@
-"""`diwa data`: look at a folder of images, and at what is cached of it."""
+"""`diwa data`: look at a folder or data set, and at what is cached of it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from diwa.cli.console import progress, show_json
 from diwa.cli.console import show as show_text
 from diwa.cli.options import DataFlags, DataOptions, OptionalPath, open_data
+
+if TYPE_CHECKING:
+    from diwa.data.summary import Summary
 
 
 def show(
@@ -22,10 +25,11 @@ def show(
     list_only: bool = False,
     json: bool = False,
 ) -> None:
-    """Check a folder of domain/class/image: domains, classes, counts, broken files, the cache.
+    """Check images: domains, classes, counts, broken files, the cache.
 
     Args:
-        data: the folder.
+        data: a folder of domain/class/image, a table (CSV, Parquet) of path, domain and label, or
+            a name that diwa data list shows.
         options: how it is opened.
         size: pixels of the images' sides as the network will see them.
         channels: 1 for grey images, 2 for grey with alpha, 3 for colour.
@@ -51,14 +55,30 @@ def show(
         (name, *(domain.classes[name] for domain in domains)) for name in summary.classes
     ]
     rows.append(("all", *(sum(domain.classes.values()) for domain in domains)))
-    if not list_only:
+    if not list_only and summary.cache_dir:
         rows.append(("cached", *(_megabytes(domain.cached_bytes) for domain in domains)))
     show_text(rows_table([summary.name, *(domain.name for domain in domains)], rows))
     for folder in summary.ignored:
         show_text(f"ignored, holds no images: {folder}")
     for path in summary.skipped:
         show_text(f"skipped, is no image: {path}")
-    show_text(f"cache: {summary.cache_dir}, short side at most {summary.cache_side} px")
+    for line in _published(benchmark.names, summary):
+        show_text(line)
+    if summary.cache_dir:
+        show_text(f"cache: {summary.cache_dir}, short side at most {summary.cache_side} px")
+
+
+def _published(domains: list[str], summary: Summary) -> list[str]:
+    """How the numbers compare with the published ones, for a data set that is known."""
+    from diwa.cli.data_counts import verdict
+    from diwa.data.published import compare
+    from diwa.data.sets import alike
+
+    known = alike(domains, tuple(summary.classes))
+    if known is None:
+        return []
+    held = {domain.name: domain.classes for domain in summary.domains}
+    return verdict(compare(known, held, where=Path(summary.name)))
 
 
 def cache(

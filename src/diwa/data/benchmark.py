@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -114,6 +114,12 @@ class Benchmark:
         self.channels = channels
         self.ignored = tuple(ignored)
         self.cache = cache
+        #: Domain -> the short name that tables and protocols use for it, where it has one.
+        self.short: Mapping[str, str] = {}
+        #: Settings of a sweep that suit these images unless somebody says otherwise.
+        self.suits: Mapping[str, Any] = {}
+        #: Height and width that its images must be seen at, if only one makes sense.
+        self.only_size: tuple[int, int] | None = None
         self._domains = {domain.name: domain for domain in domains}
 
     @property
@@ -122,20 +128,27 @@ class Benchmark:
         return list(self._domains)
 
     def __getitem__(self, name: str) -> Domain:
-        if name not in self._domains:
-            near = difflib.get_close_matches(name, self.names, n=1)
-            guess = f"did you mean {near[0]!r}? " if near else ""
-            raise DataError(
-                f"{self.name}: has no domain {name!r}",
-                remedy=f"{guess}it has {', '.join(self.names)}",
-            )
-        return self._domains[name]
+        if name in self._domains:
+            return self._domains[name]
+        for domain, short in self.short.items():
+            if short == name and domain in self._domains:
+                return self._domains[domain]
+        near = difflib.get_close_matches(name, self.names, n=1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        raise DataError(
+            f"{self.name}: has no domain {name!r}",
+            remedy=f"{guess}it has {', '.join(map(self._called, self.names))}",
+        )
 
     def __iter__(self) -> Iterator[Domain]:
         return iter(self._domains.values())
 
     def __len__(self) -> int:
         return len(self._domains)
+
+    def _called(self, name: str) -> str:
+        short = self.short.get(name, name)
+        return name if short == name else f"{name} ({short})"
 
     def index(self, name: str) -> int:
         """The domain's number, which its split is drawn with."""
@@ -177,20 +190,55 @@ def open_folder(
         DataError: if the folder is not laid out like that.
     """
     root = Path(root)
+    check_images(channels, cache_side)
+    listing = list_folder(
+        root, allow_missing_classes=allow_missing_classes, skip_bad_files=skip_bad_files
+    )
+    return open_listing(
+        listing,
+        name or root.resolve().name,
+        size=size,
+        channels=channels,
+        cache_dir=cache_dir,
+        cache_side=cache_side,
+        allow_small_domains=allow_small_domains,
+        skip_bad_files=skip_bad_files,
+        progress=progress,
+    )
+
+
+def check_images(channels: int, cache_side: int | None) -> None:
+    """Refuses what no image can be.
+
+    Raises:
+        DataError: for another number of channels than 1, 2 or 3, or a side of a few pixels.
+    """
     if channels not in (1, 2, 3):
         raise DataError(f"channels={channels}", remedy="images have 1, 2 or 3 of them here")
     if cache_side is not None and cache_side < 8:
         raise DataError(f"cache_side={cache_side}", remedy="store at least 8 pixels")
-    listing = list_folder(
-        root, allow_missing_classes=allow_missing_classes, skip_bad_files=skip_bad_files
-    )
+
+
+def open_listing(
+    listing: Listing,
+    name: str,
+    *,
+    size: tuple[int, int],
+    channels: int,
+    cache_dir: Path | None,
+    cache_side: int | None,
+    allow_small_domains: bool,
+    skip_bad_files: bool,
+    progress: Progress,
+) -> Benchmark:
+    """Opens files that were listed somehow; see `open_folder` for the arguments."""
     for domain, files in listing.domains.items():
-        _check_count(root / domain, len(files), allow_small_domains)
+        _check_count(listing.root / domain, len(files), allow_small_domains)
     cache = Cache(
         cache_dir or default_directory(), cache_side or round(max(size) * CROP_MARGIN), channels
     )
     return Benchmark(
-        name or root.resolve().name,
+        name,
         listing.classes,
         [
             Domain(

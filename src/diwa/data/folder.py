@@ -101,17 +101,18 @@ def _folders(parent: Path) -> list[str]:
         entries = [entry.name for entry in os.scandir(parent) if entry.is_dir()]
     except OSError as error:
         _refuse(error)
-    return sorted(name for name in entries if not _hidden(name))
+    return sorted(name for name in entries if not hidden(name))
 
 
 def _holds_images(folder: Path) -> bool:
     return any(
-        entry.is_file() and entry.name.lower().endswith(IMAGE_ENDINGS) and not _hidden(entry.name)
+        entry.is_file() and entry.name.lower().endswith(IMAGE_ENDINGS) and not hidden(entry.name)
         for entry in os.scandir(folder)
     )
 
 
-def _hidden(name: str) -> bool:
+def hidden(name: str) -> bool:
+    """Whether a file or folder is not meant to be looked at."""
     return name.startswith(".") or name in _LEFT_BY_SYSTEMS
 
 
@@ -123,7 +124,7 @@ def _classes(root: Path, domain: str, skip: bool) -> dict[str, list[tuple[str, o
         for folder, names in _walk(root / domain / name):
             for file in names:
                 path = folder / file
-                if _hidden(file):
+                if hidden(file):
                     continue
                 if not file.lower().endswith(IMAGE_ENDINGS):
                     if skip:
@@ -140,7 +141,7 @@ def _walk(top: Path) -> Iterator[tuple[Path, list[str]]]:
     """Every folder from `top` on that is not hidden, with its files, in ImageFolder's order."""
     for folder, _, names in sorted(os.walk(top, followlinks=True, onerror=_refuse)):
         place = Path(folder)
-        if not any(_hidden(part) for part in place.relative_to(top).parts):
+        if not any(hidden(part) for part in place.relative_to(top).parts):
             yield place, sorted(names)
 
 
@@ -182,4 +183,4 @@ def _why_empty(root: Path) -> str:
 
 
 def _files(parent: Path) -> list[str]:
-    return [path.name for path in parent.iterdir() if path.is_file() and not _hidden(path.name)]
+    return [path.name for path in parent.iterdir() if path.is_file() and not hidden(path.name)]

@@ -11,11 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from diwa.data.benchmark import Images
 from diwa.data.transforms import Augment, ImageSpec, squash
 from diwa.seeding import random_state, seed_hash
+
+#: More threads than this wait for each other, in Python, longer than they work.
+_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -103,11 +106,21 @@ def _rendered(
     labels = np.empty(len(views), dtype=np.int64)
     # The transforms draw from torch's global generator: borrow it.
     with torch.random.fork_rng(devices=[]):
-        for row, (domain, position, seed) in enumerate(views):
-            source = sources[domain]
-            size = source.images.original_size(position)
-            out[row] = augment(source.images[position], size, seed)
-            labels[row] = source.labels[position]
+        drawn = [
+            augment.drawn(sources[domain].images.original_size(position), seed)
+            for domain, position, seed in views
+        ]
+
+    def render(row: int) -> None:
+        domain, position, _ = views[row]
+        out[row] = drawn[row](sources[domain].images[position])
+        labels[row] = sources[domain].labels[position]
+
+    # Pillow lets other threads run while it works; in a worker process, others are at work.
+    threads = 1 if get_worker_info() else min(os.cpu_count() or 1, _THREADS)
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(render, range(len(views))):
+            pass
     return as_batch(out), torch.from_numpy(labels)
 
 
@@ -164,6 +177,18 @@ def eval_batches(
             if start is not None:
                 ahead.append(pool.submit(made, start))
             yield batch
+
+
+def augmented_batches(
+    source: Source, spec: ImageSpec, seed: int, batch_size: int = 64
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The same, each image seen once through the training augmentation."""
+    views = [
+        View(0, int(position), seed_hash(seed, "augment", row))
+        for row, position in enumerate(source.positions)
+    ]
+    chunks = [views[start : start + batch_size] for start in range(0, len(views), batch_size)]
+    return train_loader(Views([source], chunks, spec), range(len(chunks)), workers=0)
 
 
 def as_batch(pixels: np.ndarray) -> torch.Tensor:

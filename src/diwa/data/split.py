@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,3 +39,22 @@ def split(count: int, *, trial: int, domain: int, holdout: float = 0.2) -> Split
     random_state(trial, domain).shuffle(order)
     held_out = int(count * holdout)
     return Split(inner=order[held_out:], outer=order[:held_out])
+
+
+def common(splits: Sequence[Split]) -> Split:
+    """What all of several splits of one domain train on, and everything else.
+
+    What is learnt from it can start runs on any of the splits: none then validates on images that
+    its start was trained on.
+
+    Example:
+        >>> both = common([split(10, trial=0, domain=0), split(10, trial=1, domain=0)])
+        >>> sorted(both.inner.tolist()), sorted(both.outer.tolist())
+        ([0, 1, 4, 5, 6, 8, 9], [2, 3, 7])
+    """
+    if len(splits) == 1:
+        return splits[0]
+    first = splits[0].inner
+    shared = np.logical_and.reduce([np.isin(first, one.inner) for one in splits])
+    others = dict.fromkeys(np.concatenate([one.outer for one in splits]).tolist())
+    return Split(inner=first[shared], outer=np.array(list(others), dtype=first.dtype))

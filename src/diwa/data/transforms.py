@@ -5,6 +5,8 @@ Augmentation and squashing work on bytes and give bytes; normalisation is the ne
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -52,13 +54,12 @@ class Augment:
     def __init__(self, spec: ImageSpec) -> None:
         self._spec = spec
         self._crop = v2.RandomResizedCrop(spec.size, scale=(0.7, 1.0))
+        self._flip = v2.RandomHorizontalFlip()
         jitter = {"brightness": 0.3, "contrast": 0.3}
-        after: dict[int, list[torch.nn.Module]] = {
-            1: [v2.ColorJitter(**jitter)],
-            2: [],
-            3: [v2.ColorJitter(**jitter, saturation=0.3, hue=0.3), v2.RandomGrayscale(0.1)],
-        }
-        self._after = v2.Compose([v2.RandomHorizontalFlip(), *after[spec.channels]])
+        if spec.channels == 3:
+            jitter |= {"saturation": 0.3, "hue": 0.3}
+        self._jitter = v2.ColorJitter(**jitter) if spec.channels != 2 else None
+        self._grey = v2.RandomGrayscale(0.1) if spec.channels == 3 else None
 
     def __call__(self, image: np.ndarray, original: tuple[int, int], seed: int) -> np.ndarray:
         """One augmented view.
@@ -66,20 +67,47 @@ class Augment:
         The crop is drawn for the original's height and width and then scaled to the stored
         image, so that it covers what it would have covered on the original.
         """
-        if self._spec.augment == "none":
-            return squash(image, self._spec.size)
-        torch.manual_seed(seed)
-        picture = _picture(image)
-        if image.shape[:2] == original:
-            cropped = self._crop(picture)
-        else:
-            cropped = _resized_crop(picture, self._drawn(original), original, self._spec.size)
-        return pixels(self._after(cropped))
+        return self.drawn(original, seed)(image)
 
-    def _drawn(self, original: tuple[int, int]) -> tuple[int, int, int, int]:
-        """Top, left, height and width; the same draws as in `self._crop`."""
-        blank = torch.empty((1, *original), device="meta")
-        return self._crop.get_params(blank, list(self._crop.scale), list(self._crop.ratio))
+    def drawn(self, original: tuple[int, int], seed: int) -> Callable[[np.ndarray], np.ndarray]:
+        """The same, with all chance taken beforehand: what is left can be done in any thread.
+
+        Torchvision draws from torch's one generator, which threads would take from each other.
+        The draws and their order are those of its own transforms, one after the other.
+        """
+        if self._spec.augment == "none":
+            return partial(squash, size=self._spec.size)
+        # Not `torch.manual_seed`, which asks after every kind of device; it took a seventh of the
+        # time of an augmentation.
+        torch.default_generator.manual_seed(seed)
+        box = self._crop.make_params([torch.empty((1, *original), device="meta")])
+        flipped = bool(torch.rand(1) < self._flip.p)
+        colours = self._jitter.make_params([]) if self._jitter else None
+        greyed = self._grey is not None and bool(torch.rand(1) < self._grey.p)
+        return partial(self._rendered, original, box, flipped, colours, greyed)
+
+    def _rendered(
+        self,
+        original: tuple[int, int],
+        box: dict[str, Any],
+        flipped: bool,
+        colours: dict[str, Any] | None,
+        greyed: bool,
+        image: np.ndarray,
+    ) -> np.ndarray:
+        whole = _picture(image)
+        if image.shape[:2] == original:
+            view: Any = self._crop.transform(whole, box)
+        else:
+            crop = (box["top"], box["left"], box["height"], box["width"])
+            view = _resized_crop(whole, crop, original, self._spec.size)
+        if flipped:
+            view = v2.functional.horizontal_flip(view)
+        if self._jitter and colours:
+            view = self._jitter.transform(view, colours)
+        if greyed:
+            view = v2.functional.rgb_to_grayscale(view, num_output_channels=3)
+        return pixels(view)
 
 
 def squash(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from diwa.data.benchmark import Benchmark, Domain
-from diwa.data.loaders import Source, eval_batches
+from diwa.data.loaders import Source, augmented_batches, eval_batches
 from diwa.data.transforms import ImageSpec
 from diwa.errors import ModelError
 from diwa.evaluate.predictions import Predictions
@@ -32,6 +32,7 @@ def predict_network(
     compute: Compute,
     *,
     want_features: bool = False,
+    augmented: int | None = None,
     progress: Progress = QUIET,
     title: str = "scoring",
 ) -> Predictions:
@@ -43,6 +44,7 @@ def predict_network(
         image: how they reach the network.
         compute: the device and the precision.
         want_features: whether to keep the pooled vectors as well.
+        augmented: a seed, to see them through the training augmentation instead.
         progress: who hears how it goes.
         title: what to call it there.
     """
@@ -51,8 +53,13 @@ def predict_network(
     logits: list[torch.Tensor] = []
     features: list[torch.Tensor] = []
     labels: list[torch.Tensor] = []
+    batches = (
+        eval_batches(source, image)
+        if augmented is None
+        else augmented_batches(source, image, augmented)
+    )
     with torch.inference_mode(), progress.task(title, len(source.positions)) as task:
-        for pixels, truth in eval_batches(source, image):
+        for pixels, truth in batches:
             with compute.autocast():
                 vectors = network.features(network.normalise(compute.pixels(pixels)))
                 logits.append(network.classify(vectors).float().cpu())

@@ -22,7 +22,7 @@ from diwa.models.lukemelas import is_lukemelas, to_timm
 from diwa.registry import Registry
 
 #: Encoders besides timm's: name -> a function (size, channels) -> Backbone.
-ENCODERS = Registry("encoder", {}, group="diwa.encoders")
+ENCODERS = Registry("encoder", {"mnist_cnn": "diwa.models.mnist:mnist_cnn"}, group="diwa.encoders")
 
 #: Where weights come from, besides a file's tensors.
 FROM_HUB, FROM_NOWHERE = "hub", "none"
