@@ -22,6 +22,7 @@ from torchvision.transforms import v2
 
 from diwa.data.benchmark import Benchmark, Domain
 from diwa.errors import DataError, StoreError
+from diwa.evaluate.predictions import Predictions
 from diwa.runs.spec import RunSpec
 from diwa.runs.store import Row, Run, Store
 from diwa.seeding import seed_hash
@@ -254,12 +255,17 @@ def test_ctrl_c_saves_and_the_next_start_goes_on(
 def test_keeps_the_first_of_equally_good_checkpoints(
     spec: RunSpec, place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scores = iter([0.5, 0.9, 0.9])
+    right = iter([1, 2, 2])
 
-    def scripted(self: object, sources: list) -> dict[str, float]:
-        return {"cartoon": next(scores)} if sources else {}
+    def scripted(self: object, sources: list, augmented: int | None = None) -> dict:
+        del augmented
+        logits = torch.tensor([[1.0, 0.0]] * 3)
+        labels = torch.ones(3, dtype=torch.int64)
+        if sources:
+            labels[: next(right)] = 0
+        return {"cartoon": Predictions(logits, labels)} if sources else {}
 
-    monkeypatch.setattr("diwa.train.loop._Training._scores", scripted)
+    monkeypatch.setattr("diwa.train.loop._Training._says", scripted)
     assert train_run(spec, place).result.step == 2
 
 

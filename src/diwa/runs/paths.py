@@ -25,6 +25,19 @@ class RunPaths:
         """Every file of best weights that is there."""
         return list(self.folder.glob("best-*.safetensors"))
 
+    def kept(self, which: str) -> Path:
+        """Weights that a finished run keeps: "best", "last", or those of one of its averages."""
+        return self.weights if which == "best" else self.folder / f"weights-{which}.safetensors"
+
+    def part(self, average: str, what: str, number: int) -> Path:
+        """What one of the averages keeps while the run goes on."""
+        return self.folder / f"part-{average}-{what}-{number}.safetensors"
+
+    def passing(self) -> list[Path]:
+        """Every file of weights that only a run under way needs; what a kill left half written."""
+        patterns = ("part-*.safetensors", ".*.part")
+        return [*self.all_best(), *(path for held in patterns for path in self.folder.glob(held))]
+
 
 class InitPaths:
     """The files of one initialisation."""

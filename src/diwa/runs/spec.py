@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from diwa.data.transforms import ImageSpec
 from diwa.errors import SpecError
+from diwa.runs.presets import PRESETS, Preset, PresetName
 from diwa.spec import Spec
 
 
@@ -24,8 +27,13 @@ class TaskSpec(Spec, frozen=True, kw_only=True):
     """The part of every source domain that validates."""
     image: ImageSpec = ImageSpec()
     """How images reach the network."""
-    protocol: Literal["fixed"] = "fixed"
+    protocol: PresetName = "fixed"
     """Which preset of the protocol this follows."""
+
+    @property
+    def preset(self) -> Preset:
+        """What that preset does where others do something else."""
+        return PRESETS[self.protocol]
 
 
 class InitSpec(Spec, frozen=True, kw_only=True):
@@ -53,6 +61,30 @@ class InitSpec(Spec, frozen=True, kw_only=True):
     """How many augmented views of each image linear probing draws from."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the encoder's features in linear probing."""
+    trials: int = 1
+    """How many trials probing is for, counted from the first: it then sees only images that all of
+    them train on."""
+
+
+class SwadSpec(Spec, frozen=True, kw_only=True):
+    """Where SWAD's average begins and ends; both are read off the validation losses."""
+
+    converge: int = 3
+    """The loss has converged when it is no lower at any of so many validations than at the first
+    of them (N_s)."""
+    overfit: int = 6
+    """The average ends when the loss is above the limit at so many validations on end, and begins
+    at most so many before convergence is noticed (N_e)."""
+    tolerance: float = 0.3
+    """The limit is so much above the mean loss at convergence (r)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("converge", "overfit"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"swad.{name}={getattr(self, name)}", remedy="give 1 or more")
+        if not 0 <= self.tolerance < float("inf"):
+            raise SpecError(f"swad.tolerance={self.tolerance}", remedy="give 0 or more")
 
 
 class RunSpec(Spec, frozen=True, kw_only=True):
@@ -76,14 +108,31 @@ class RunSpec(Spec, frozen=True, kw_only=True):
     """Whether each validation also scores the unseen domains' 20 %, for oracle selection."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the network's arithmetic; weights are float32 either way."""
+    trial: int | None = None
+    """Which of the random splits, where several trials start from one initialisation."""
+    averages: tuple[str, ...] = ()
+    """Which averages of its own iterates the run keeps as well: "ma", "swad"."""
+    ma_start: int = 100
+    """The step from which on the moving average takes in every iterate."""
+    swad: SwadSpec = SwadSpec()
+    """Where SWAD's average begins and ends."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("steps", "eval_every"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name}={getattr(self, name)}", remedy="give 1 or more")
+        # In one order, so that the order in which they were asked for makes no other run.
+        msgspec.structs.force_setattr(self, "averages", tuple(sorted(set(self.averages))))
+        if "ma" in self.averages and not 0 <= self.ma_start < self.steps:
+            raise SpecError(
+                f"ma_start={self.ma_start}: the run has the steps 0 to {self.steps - 1}",
+                remedy="give one of these",
+            )
 
     @property
     def task(self) -> TaskSpec:
         """What is learnt from which domains."""
-        return self.init.task
+        if self.trial is None:
+            return self.init.task
+        return msgspec.structs.replace(self.init.task, trial=self.trial)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,33 @@ from diwa.weights.member import Member
 _FORMAT = 1
 
 
+class Scored(Spec, frozen=True, kw_only=True):
+    """How well an average of a run's iterates does."""
+
+    accuracy: dict[str, float]
+    """Of every source domain's validation split."""
+    unseen: dict[str, float] = msgspec.field(default_factory=dict)
+    """Of the unseen domains' 20 %, where the run was told to look."""
+
+    @property
+    def score(self) -> float:
+        """The unweighted mean of the source domains' accuracies."""
+        return sum(self.accuracy.values()) / len(self.accuracy)
+
+
+class Averaged(Spec, frozen=True, kw_only=True):
+    """How one of the averages of a run's iterates came out."""
+
+    first: int | None = None
+    """The step of the first iterate in it; None if there is no such average."""
+    last: int | None = None
+    """That of the last one."""
+    scored: Scored | None = None
+    """How well it does."""
+    missing: str = ""
+    """Why there is none."""
+
+
 class RunResult(Spec, frozen=True, kw_only=True):
     """How a finished run came out; written last, so its being there means finished."""
 
@@ -30,6 +58,8 @@ class RunResult(Spec, frozen=True, kw_only=True):
     """The mean of the source domains' validation accuracies at that step."""
     accuracy: dict[str, float]
     """Per source domain."""
+    averages: dict[str, Averaged] = msgspec.field(default_factory=dict)
+    """What came of the averages of its iterates, by name."""
 
 
 class Row(Spec, frozen=True, kw_only=True):
@@ -41,13 +71,28 @@ class Row(Spec, frozen=True, kw_only=True):
     """The mean training loss since the row before."""
     accuracy: dict[str, float]
     """Of every source domain's validation split."""
+    losses: dict[str, float] = msgspec.field(default_factory=dict)
+    """The mean cross-entropy there, of the same predictions."""
     unseen: dict[str, float] = msgspec.field(default_factory=dict)
     """Of the unseen domains' 20 %, where the run was told to look."""
+    averages: dict[str, Scored] = msgspec.field(default_factory=dict)
+    """How well those averages of the iterates do that are scored at every validation."""
 
     @property
     def score(self) -> float:
         """The unweighted mean of the source domains' accuracies."""
         return sum(self.accuracy.values()) / len(self.accuracy)
+
+    @property
+    def validation_loss(self) -> float:
+        """The unweighted mean of the source domains' losses, which SWAD goes by.
+
+        Raises:
+            StoreError: if the row is of a version that did not note them.
+        """
+        if not self.losses:
+            raise StoreError(f"the validation at step {self.step} has no losses")
+        return sum(self.losses.values()) / len(self.losses)
 
 
 class Run:
@@ -87,23 +132,35 @@ class Run:
             return []
         return read_rows(self.paths.history.read_bytes(), where=str(self.paths.history))
 
-    def member(self) -> Member:
-        """Its kept weights as a member of an average."""
+    def member(self, which: str = "best") -> Member:
+        """Weights that it kept, as a member of an average.
+
+        Args:
+            which: "best" for those of its best validation; "ma" or "swad" for an average of its
+                iterates; "last" or "ma-last" for the end, where it tracked the unseen domain.
+
+        Raises:
+            StoreError: if it has not finished, or did not keep them.
+        """
         result = self.result
-        member = Member.from_file(self.paths.weights)
-        return Member(
-            name=self.name,
-            path=member.path,
-            score=result.score,
-            split=member.split,
-            init=member.init,
-            about=member.about,
-        )
+        path = self.paths.kept(which)
+        average = result.averages.get(which.removesuffix("-last"))
+        if average is not None and average.missing:
+            raise StoreError(f"{self.paths.folder}: has no {which} ({average.missing})")
+        if not path.is_file():
+            remedy = "--track-unseen" if "last" in which else f"--averages {which}"
+            raise StoreError(
+                f"{self.paths.folder}: did not keep {which!r}",
+                remedy=f"train it with {remedy}" if which != "best" else "",
+            )
+        member = Member.from_file(path)
+        score = result.score if which == "best" else member.score
+        return replace(member, name=self.name, score=score)
 
     def tidy(self) -> Run:
         """Removes what only a run under way needs; a kill may leave it in a finished one."""
         if self.finished:
-            for path in [self.paths.state, *self.paths.all_best()]:
+            for path in [self.paths.state, *self.paths.passing()]:
                 path.unlink(missing_ok=True)
         return self
 

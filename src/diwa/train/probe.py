@@ -37,7 +37,8 @@ def probe(network: Network, spec: InitSpec, place: Workplace, *, scratch: Path) 
         scratch: a folder for the features, which are removed at the end.
     """
     compute = place.compute(spec.precision)
-    sources = list(place.sources(spec.task))
+    sources = list(place.sources(spec.task, trials=spec.trials))
+    augmented = spec.task.preset.augmented_validation
     training = [inner for _, inner, _ in sources]
     wanted, rows = _plan(spec, training)
     path = scratch / "features.f32"
@@ -54,6 +55,8 @@ def probe(network: Network, spec: InitSpec, place: Workplace, *, scratch: Path) 
             spec.task.image,
             compute,
             want_features=True,
+            # One view of each image stands for all that the released code would look at.
+            augmented=seed_hash(spec.seed, "validation") if augmented else None,
             progress=place.progress,
             title=f"linear probing: {name}",
         )

@@ -11,6 +11,7 @@ import numpy as np
 
 from diwa.data.benchmark import Benchmark
 from diwa.data.loaders import Source
+from diwa.data.split import common
 from diwa.errors import DataError
 from diwa.models.device import Compute
 from diwa.progress import QUIET, Progress
@@ -53,17 +54,29 @@ class Workplace:
             return self.workers
         return min(8, os.cpu_count() or 1) if compute.device.type == "cuda" else 0
 
-    def sources(self, task: TaskSpec) -> Iterator[tuple[str, Source, Source]]:
+    def sources(self, task: TaskSpec, *, trials: int = 1) -> Iterator[tuple[str, Source, Source]]:
         """Every source domain with its part for training and its part for validation.
 
+        Args:
+            task: which domains, and which split of them.
+            trials: of several, from the first: what all of these train on, and everything else.
+
         Raises:
-            DataError: if the benchmark is not the one the task is about.
+            DataError: if the benchmark is not the one the task is about, or has too few images.
         """
         check_task(task, self.benchmark)
         for name in self.benchmark.names:
             if name in task.unseen:
                 continue
-            parts = self.benchmark.split(name, trial=task.trial, holdout=task.holdout)
+            numbers = range(trials) if trials > 1 else (task.trial,)
+            parts = common(
+                [self.benchmark.split(name, trial=t, holdout=task.holdout) for t in numbers]
+            )
+            if not len(parts.inner):
+                raise DataError(
+                    f"{name}: has no image that all {trials} trials train on",
+                    remedy="add images, or give fewer --trials, or --share-init trial",
+                )
             yield name, self.source(name, parts.inner), self.source(name, parts.outer)
 
     def unseen(self, task: TaskSpec) -> Iterator[tuple[str, Source]]:
