@@ -16,10 +16,18 @@ _VERBS = {
         "the whole road on a small benchmark, in minutes",
     ),
     "data": ("diwa.cli.data:show", "check a folder of images, and decode it into the cache"),
+    "data list": ("diwa.cli.data_list:listing", "the data sets that are known by name"),
+    "data get": ("diwa.cli.data_get:get", "fetch one of them"),
+    "data add": ("diwa.cli.data_add:add", "take what you have of one, archive or folder"),
     "data cache": ("diwa.cli.data:cache", "show or empty the cache of decoded images"),
     "sweep": ("diwa.cli.sweep:sweep", "fine-tune several models from one shared start"),
     "train": ("diwa.cli.train:train", "do a single run of a sweep, as a job among many"),
+    "recipes": ("diwa.cli.recipes:recipes", "list the sweeps of the paper's tables, or print one"),
     "soup": ("diwa.cli.soup:soup", "average a sweep's runs and score the unseen domain"),
+    "report": ("diwa.cli.report:report", "print the paper's tables, of stores or DomainBed's runs"),
+    "merge": ("diwa.cli.merge:command", "merge checkpoints of any origin into one model"),
+    "check": ("diwa.cli.check:check", "say beforehand whether merging makes sense"),
+    "show": ("diwa.cli.show:show", "show what a file of weights holds, and what it is made of"),
     "eval": ("diwa.cli.eval:evaluate", "score a soup or a run on the domains of a folder"),
 }
 VERBS = Registry("verb", {name: home for name, (home, _) in _VERBS.items()}, group="diwa.verbs")
@@ -69,7 +77,7 @@ def entry() -> None:
 def _run(given: list[str]) -> int:
     import tyro
 
-    words = 2 if " ".join(given[:2]) in VERBS.names() else 1
+    words = 2 if " ".join(given[:2]) in VERBS else 1
     verb, rest = " ".join(given[:words]), given[words:]
     if given[:2] == ["data", "show"]:
         rest = given[2:]
@@ -78,8 +86,10 @@ def _run(given: list[str]) -> int:
     except SpecError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    tyro.cli(call, prog=f"diwa {verb}", args=rest, config=(tyro.conf.FlagCreatePairsOff,))
-    return 0
+    if getattr(call, "flags_depend_on_arguments", False):
+        call = call(rest)
+    done = tyro.cli(call, prog=f"diwa {verb}", args=rest, config=(tyro.conf.FlagCreatePairsOff,))
+    return done if isinstance(done, int) else 0
 
 
 def _help() -> str:

@@ -20,7 +20,7 @@ OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
 
 
 class DataOptions(Spec, frozen=True, kw_only=True):
-    """How a folder of images is opened."""
+    """How a folder or table of images is opened."""
 
     name: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """What the data set is called in seeds and tables; the folder's name by default."""
@@ -58,10 +58,10 @@ DataFlags = Annotated[DataOptions, Flat]
 def open_data(
     root: Path, options: DataOptions, *, size: tuple[int, int], channels: int, progress: Progress
 ) -> Benchmark:
-    """Opens a folder as the flags say."""
-    from diwa.data.benchmark import open_folder
+    """Opens a folder, a table or a data set known by name, as the flags say."""
+    from diwa.data.known import open_data
 
     settings: dict[str, Any] = {
         field: getattr(options, field) for field in options.__struct_fields__
     }
-    return open_folder(root, **settings, size=size, channels=channels, progress=progress)
+    return open_data(root, **settings, size=size, channels=channels, progress=progress)

@@ -40,7 +40,7 @@ def soup(
     them), restricted.safetensors (those that helped on validation) and results.json.
 
     Args:
-        store: the folder of a sweep.
+        store: the folder of a sweep; also one that DiWA's own code wrote.
         data: the folder of images; where the sweep found them by default.
         target: only these unseen domains.
         steps: only runs of that many steps.
@@ -50,10 +50,17 @@ def soup(
         device: where to compute.
         json: print the results as JSON.
     """
+    from diwa.data.sets import full_names
     from diwa.errors import StoreError
+    from diwa.runs.domainbed import is_domainbed
     from diwa.runs.store import Store
     from diwa.sweep.harvest import harvest
 
+    if is_domainbed(store):
+        from diwa.cli.foreign import soup_foreign
+
+        soup_foreign(store, data, target, leave_out, out, not no_score, device, json)
+        return
     held = Store(store)
     every = held.runs()
     if not every:
@@ -61,7 +68,7 @@ def soup(
     groups: dict[_Images, list[Run]] = {}
     for run in every:
         task = run.spec.task
-        wanted = (not target or set(task.unseen) <= set(target)) and (
+        wanted = (not target or full_names(task.data, target).issuperset(task.unseen)) and (
             not steps or run.spec.steps in steps
         )
         if run.finished and wanted and not run.name.startswith(leave_out or ("-",)):

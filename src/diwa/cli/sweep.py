@@ -1,21 +1,20 @@
-"""`diwa sweep`: fine-tune several models from one shared start."""
+"""`diwa sweep`: fine-tune several models from one shared start, or say what that would cost."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
-import tyro
-
 from diwa.cli.console import progress, show, show_json
-from diwa.cli.options import DataFlags, DataOptions, Device, Flat, open_data
+from diwa.cli.options import DataFlags, DataOptions, Device, Flat
+from diwa.cli.parts import DataSet, Named, Names, Order, opened, remember
 from diwa.spec import Spec
 from diwa.sweep.spec import SweepSpec
 
 if TYPE_CHECKING:
-    from diwa.data.benchmark import Benchmark
-    from diwa.runs.store import Store
+    from diwa.runs.store import Run
+    from diwa.sweep.forecast import Asked
 
 
 class SweepReport(Spec, frozen=True, kw_only=True):
@@ -24,72 +23,123 @@ class SweepReport(Spec, frozen=True, kw_only=True):
     store: str
     """The folder of the runs."""
     runs: list[dict[str, object]]
-    """Every run: key, unseen domain, trial, hyperparameters, validation accuracy."""
+    """Every run: key, sweep, data, unseen domain, trial, hyperparameters, validation accuracy."""
 
 
-def sweep(
-    data: tyro.conf.Positional[Path],
-    /,
-    spec: Annotated[SweepSpec, Flat],
-    options: DataFlags = DataOptions(),  # noqa: B008 - frozen
-    *,
-    store: Path = Path("runs"),
-    device: Device = "auto",
-    workers: int = -1,
-    json: bool = False,
-) -> None:
-    """Fine-tune several models from one shared start, without looking at the target domain.
+def sweep(arguments: Sequence[str]) -> Callable[..., None]:
+    """The verb, whose flags are on top of the recipe that the arguments name."""
+    order = Order(arguments)
 
-    Give the same command again to go on after a stop; what is done is not done twice. Start it
-    twice at once and the two share the runs out. Then: diwa soup.
+    def sweep(
+        data: DataSet = None,
+        /,
+        *,
+        spec: Annotated[SweepSpec, Flat],
+        options: DataFlags = DataOptions(),  # noqa: B008 - frozen
+        recipe: Named = None,
+        only: Names = (),
+        dry_run: bool = False,
+        no_trial: bool = False,
+        store: Path = Path("runs"),
+        device: Device = "auto",
+        workers: int = -1,
+        json: bool = False,
+    ) -> None:
+        """Fine-tune several models from one shared start, without looking at the target domain.
 
-    Args:
-        data: a folder laid out as domain/class/image.
-        spec: the sweep.
-        options: how the folder is opened.
-        store: the folder that keeps the runs.
-        device: where to compute.
-        workers: processes that prepare batches; -1 chooses.
-        json: print the result as JSON.
-    """
-    from diwa.runs.store import Store
-    from diwa.sweep.plan import plan
-    from diwa.sweep.run import run_sweep
+        Give the same command again to go on after a stop; what is done is not done twice. Start it
+        twice at once and the two share the runs out. Then: diwa soup.
 
-    told = progress()
-    benchmark = open_data(data, options, size=spec.shape, channels=spec.channels, progress=told)
-    held = Store(store)
-    plan(spec, benchmark, device=device)  # so that a mistake leaves no store behind
-    remember(held, benchmark, data, options)
-    runs = run_sweep(spec, benchmark, held, device=device, workers=workers, progress=told)
-    report = SweepReport(
-        store=str(store),
-        runs=[
-            {
-                "run": run.name,
-                "unseen": list(run.spec.task.unseen),
-                "trial": run.spec.task.trial,
-                "hparams": run.spec.hparams,
-                "validation": run.result.score,
-            }
-            for run in runs
-        ],
-    )
-    if json:
-        show_json(report.to_json())
-        return
-    from diwa.report.table import runs_table
+        Args:
+            data: a folder laid out as domain/class/image; needed unless the recipe names it.
+            spec: the sweep.
+            options: how the folder is opened.
+            recipe: sweeps written down: a file, or a name that diwa recipes lists. Other flags
+                change what it says.
+            only: of the recipe's sweeps, these.
+            dry_run: train nothing; list the runs and say what they will cost.
+            no_trial: in a dry run, don't time a few steps; no image is opened.
+            store: the folder that keeps the runs.
+            device: where to compute.
+            workers: processes that prepare batches; -1 chooses.
+            json: print the result as JSON.
+        """
+        from diwa.runs.store import Store
+        from diwa.sweep.forecast import forecast
+        from diwa.sweep.plan import plan
 
-    show(runs_table(report.runs))
-    show(f"next: diwa soup {store}")
+        del recipe
+        told = progress()
+        parts = order.parts(spec, data, only)
+        asked = opened(parts, options, told)
+        held = Store(store)
+        if dry_run:
+            from diwa.cli.dryrun import show_forecast
+
+            expected = forecast(
+                asked, held, trial=not no_trial, device=device, workers=workers, progress=told
+            )
+            show_json(expected.to_json()) if json else show_forecast(expected)
+            return
+        for one in asked:  # so that a mistake leaves no store behind
+            plan(one.spec, one.benchmark, device=device)
+        for part, one in zip(parts, asked, strict=True):
+            remember(held, one.benchmark, Path(part.data), options)
+        from diwa.sweep.run import run_sweep
+
+        done = [
+            run_sweep(
+                one.spec,
+                one.benchmark,
+                held,
+                name=one.name,
+                device=device,
+                workers=workers,
+                progress=told,
+            )
+            for one in asked
+        ]
+        if json:
+            rows = [_told(one, run) for one, runs in zip(asked, done, strict=True) for run in runs]
+            show_json(SweepReport(store=str(store), runs=rows).to_json())
+            return
+        _show(asked, done)
+        show(f"next: diwa soup {store}")
+
+    return order.defaults_of(sweep)
 
 
-def remember(store: Store, benchmark: Benchmark, data: Path, options: DataOptions) -> None:
-    """Notes where these images are and how they were opened, so `diwa soup` need not be told."""
-    if options.cache_dir is not None:
-        options = msgspec.structs.replace(options, cache_dir=options.cache_dir.resolve())
-    place = {
-        "data": str(data.resolve()),
-        "options": msgspec.to_builtins(options, enc_hook=str),
+def _told(asked: Asked, run: Run) -> dict[str, object]:
+    return {
+        "run": run.name,
+        "sweep": asked.name,
+        "data": asked.benchmark.name,
+        "unseen": list(run.spec.task.unseen),
+        "trial": run.spec.task.trial,
+        "algorithm": run.spec.algorithm,
+        "hparams": run.spec.hparams,
+        "validation": run.result.score,
     }
-    store.note(images={**(store.noted("images") or {}), benchmark.digest: place})
+
+
+def _show(asked: Sequence[Asked], done: Sequence[Sequence[Run]]) -> None:
+    from diwa.report.runs import Line, runs_table
+
+    for one, runs in zip(asked, done, strict=True):
+        lines = [
+            Line(
+                target="+".join(run.spec.task.unseen),
+                trial=run.spec.task.trial,
+                number=place % one.spec.runs,
+                algorithm=run.spec.algorithm,
+                hparams=run.spec.hparams,
+                run=run.name,
+                last=f"{100 * run.result.score:.1f} %",
+            )
+            for place, run in enumerate(runs)
+        ]
+        title = " · ".join(filter(None, [one.name, one.benchmark.name]))
+        show(runs_table(title, lines, last="validation"))
+
+
+sweep.flags_depend_on_arguments = True  # pyright: ignore[reportFunctionMemberAccess]

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from diwa.algorithms import ALGORITHMS
-from diwa.algorithms.hparams import Choice, Space, checked, draw
+from diwa.algorithms.hparams import Space, checked, draw
 from diwa.data.benchmark import Benchmark
 from diwa.data.transforms import ImageSpec
-from diwa.errors import DataError, ModelError
+from diwa.errors import DataError, ModelError, SpecError, guess
 from diwa.models.backbones import FROM_HUB, FROM_NOWHERE
 from diwa.models.device import Compute
 from diwa.models.packaged import FROM_PACKAGE, packaged_weights
-from diwa.runs.spec import InitSpec, RunSpec, TaskSpec
+from diwa.runs.presets import plain_name
+from diwa.runs.spec import InitSpec, RunSpec, SwadSpec, TaskSpec
 from diwa.seeding import random_state, run_seed, seed_hash
+from diwa.sweep.choices import distribution
 from diwa.sweep.spec import SweepSpec
+from diwa.sweep.suit import suited
+from diwa.train.averages import AVERAGES
 from diwa.weights import files
 
 #: Draws of sweeps with different seeds are this far apart, more than any sweep has runs.
@@ -23,6 +27,22 @@ _SEED_STRIDE = 100_000
 
 #: Where the protocol validates at other steps than every 100th.
 _EVAL_EVERY = {"vlcs": 50, "domainnet": 500, "sviro": 300}
+
+#: Where SWAD's limit is another than .3 above the loss at convergence.
+_SWAD_TOLERANCE = {"vlcs": 0.2}
+
+
+class Planned(NamedTuple):
+    """One run of a sweep, and which one it is."""
+
+    target: str
+    """The unseen domain."""
+    trial: int
+    """Which random split."""
+    number: int
+    """Which of the runs of that target and trial, from 0."""
+    run: RunSpec
+    """The run."""
 
 
 def plan(spec: SweepSpec, benchmark: Benchmark, *, device: str = "auto") -> list[RunSpec]:
@@ -36,48 +56,100 @@ def plan(spec: SweepSpec, benchmark: Benchmark, *, device: str = "auto") -> list
     Raises:
         DiwaError: for an unknown domain, algorithm or hyperparameter, or a missing file.
     """
+    return [planned.run for planned in numbered(spec, benchmark, device=device)]
+
+
+def numbered(spec: SweepSpec, benchmark: Benchmark, *, device: str = "auto") -> list[Planned]:
+    """The same runs, each with its target, trial and number.
+
+    Args:
+        spec: the sweep.
+        benchmark: the images it is about.
+        device: where it will run; decides what precision "auto" means.
+
+    Raises:
+        DiwaError: for an unknown domain, algorithm or hyperparameter, or a missing file.
+    """
+    spec = suited(spec, benchmark)
     precision = Compute.choose(device, spec.precision).precision
     assert precision in ("fp32", "bf16")
-    weights = _identity(spec)
-    every = spec.eval_every or _EVAL_EVERY.get(benchmark.name.lower().replace("_", ""), 100)
+    every = spec.eval_every or _EVAL_EVERY.get(plain_name(benchmark.name), 100)
+    steps = spec.steps or spec.preset.steps(benchmark.name)
+    _check_names(spec)
+    inits = _Inits(spec, benchmark, precision, steps, every)
     runs = []
-    for target in _targets(spec, benchmark):
-        number = benchmark.index(target)
+    for unseen in _unseen(spec, benchmark):
         for trial in range(spec.trials):
-            task = TaskSpec(
-                data=benchmark.name,
-                digest=benchmark.digest,
-                unseen=(target,),
+            for number in range(spec.runs):
+                # Algorithms take turns, so that the first runs of each are those that a sweep of
+                # it alone would have.
+                algorithm = spec.algorithm[number % len(spec.algorithm)]
+                hparams_seed = spec.seed * _SEED_STRIDE + number // len(spec.algorithm)
+                init = inits.of(unseen, trial, number)
+                run = RunSpec(
+                    init=init,
+                    algorithm=algorithm,
+                    hparams=_drawn(spec, algorithm, hparams_seed, trial),
+                    hparams_seed=hparams_seed,
+                    seed=run_seed(
+                        benchmark.name,
+                        algorithm,
+                        [benchmark.index(name) for name in unseen],
+                        hparams_seed,
+                        trial,
+                    ),
+                    steps=steps,
+                    eval_every=every,
+                    track_unseen=spec.track_unseen,
+                    precision=precision,
+                    trial=None if trial == init.task.trial else trial,
+                    **_averaging(spec, benchmark, steps),
+                )
+                runs.append(Planned("+".join(unseen), trial, number, run))
+    return runs
+
+
+class _Inits:
+    """The initialisation that each run of a sweep starts from."""
+
+    def __init__(
+        self,
+        spec: SweepSpec,
+        benchmark: Benchmark,
+        precision: Literal["fp32", "bf16"],
+        steps: int,
+        every: int,
+    ) -> None:
+        self._spec, self._benchmark = spec, benchmark
+        self._same: dict[str, Any] = {
+            "backbone": spec.backbone,
+            "weights": _identity(spec),
+            "head": spec.init,
+            "precision": precision,
+            **_probing(spec, steps, every),
+        }
+
+    def of(self, unseen: tuple[str, ...], trial: int, number: int) -> InitSpec:
+        spec, name = self._spec, self._benchmark.name
+        shared = spec.shares_init
+        trial = 0 if shared == "target" else trial
+        drawn = spec.seed if shared != "none" else spec.seed * _SEED_STRIDE + number
+        common = spec.init == "lp" and shared == "target" and spec.preset.probes_common
+        return InitSpec(
+            task=TaskSpec(
+                data=name,
+                digest=self._benchmark.digest,
+                unseen=unseen,
                 trial=trial,
                 image=ImageSpec(size=spec.shape, channels=spec.channels, augment=spec.augment),
-            )
-            init = InitSpec(
-                task=task,
-                backbone=spec.backbone,
-                weights=weights,
-                head=spec.init,
-                seed=run_seed(benchmark.name, "init", [number], spec.seed, trial),
-                precision=precision,
-                **_probing(spec, every),
-            )
-            for run in range(spec.runs):
-                hparams_seed = spec.seed * _SEED_STRIDE + run
-                runs.append(
-                    RunSpec(
-                        init=init,
-                        algorithm=spec.algorithm,
-                        hparams=_drawn(spec, hparams_seed, trial),
-                        hparams_seed=hparams_seed,
-                        seed=run_seed(
-                            benchmark.name, spec.algorithm, [number], hparams_seed, trial
-                        ),
-                        steps=spec.steps,
-                        eval_every=every,
-                        track_unseen=spec.track_unseen,
-                        precision=precision,
-                    )
-                )
-    return runs
+                protocol=spec.protocol,
+            ),
+            seed=run_seed(
+                name, "init", [self._benchmark.index(one) for one in unseen], drawn, trial
+            ),
+            trials=spec.trials if common else 1,
+            **self._same,
+        )
 
 
 def weights_file(spec: SweepSpec) -> Path | None:
@@ -110,29 +182,68 @@ def _targets(spec: SweepSpec, benchmark: Benchmark) -> list[str]:
         )
     if spec.target == ("all",):
         return benchmark.names
-    return [benchmark[name].name for name in dict.fromkeys(spec.target)]
+    return list(dict.fromkeys(benchmark[name].name for name in spec.target))
 
 
-def _probing(spec: SweepSpec, every: int) -> dict[str, Any]:
+def _unseen(spec: SweepSpec, benchmark: Benchmark) -> list[tuple[str, ...]]:
+    """The domains that runs leave out: each target and, for leave-one-out, each pair with one."""
+    targets = _targets(spec, benchmark)
+    alone = [(target,) for target in targets]
+    if not spec.leave_one_out:
+        return alone
+    if len(benchmark) < 3:
+        raise DataError(
+            f"{benchmark.name}: leave-one-out selection needs three domains",
+            remedy="add one, or leave --leave-one-out out",
+        )
+    every = benchmark.names
+    pairs = [(a, b) for n, a in enumerate(every) for b in every[n + 1 :] if {a, b} & set(targets)]
+    return [*alone, *pairs]
+
+
+def _averaging(spec: SweepSpec, benchmark: Benchmark, steps: int) -> dict[str, Any]:
+    """What runs average of their own iterates; nothing that stands at its default otherwise."""
+    for name in spec.averages:
+        AVERAGES.get(name)
+    held: dict[str, Any] = {"averages": spec.averages}
+    if "ma" in spec.averages:
+        held["ma_start"] = min(100, steps // 4) if spec.ma_start is None else spec.ma_start
+    if "swad" in spec.averages and plain_name(benchmark.name) in _SWAD_TOLERANCE:
+        held["swad"] = SwadSpec(tolerance=_SWAD_TOLERANCE[plain_name(benchmark.name)])
+    return held
+
+
+def _probing(spec: SweepSpec, steps: int, every: int) -> dict[str, Any]:
     """Only what bears on the result: a drawn head has the same key however one would probe."""
     if spec.init != "lp":
         return {}
     return {
-        "steps": spec.lp_steps or spec.steps,
+        "steps": spec.lp_steps or steps,
         "eval_every": every,
         "lr": spec.lp_lr or (1e-3 if spec.drawn_from == "short" else 5e-5),
         "views": spec.lp_views,
     }
 
 
-def _drawn(spec: SweepSpec, hparams_seed: int, trial: int) -> dict[str, float]:
-    space: Space = ALGORITHMS.get(spec.algorithm).space
-    values = draw(space, spec.drawn_from, hparams_seed=hparams_seed, trial=trial)
-    checked(space, dict.fromkeys(spec.hparams, 1), algorithm=spec.algorithm)
+def _check_names(spec: SweepSpec) -> None:
+    """What one of several algorithms has, the others may lack; but one must have it."""
+    known = dict.fromkeys(name for a in spec.algorithm for name in ALGORITHMS.get(a).space)
+    for name in spec.hparams:
+        if name not in known:
+            raise SpecError(
+                f"{'/'.join(spec.algorithm)} has no hyperparameter {name!r}",
+                remedy=f"{guess(name, known)}it has {', '.join(known)}",
+            )
+
+
+def _drawn(spec: SweepSpec, algorithm: str, hparams_seed: int, trial: int) -> dict[str, float]:
+    space: Space = ALGORITHMS.get(algorithm).space
+    values = draw(
+        space, spec.drawn_from, hparams_seed=hparams_seed, trial=trial, preset=spec.protocol
+    )
     seed = seed_hash(hparams_seed, trial)
-    for name, choices in spec.hparams.items():
-        held = space[name]
-        chance = random_state(seed, held.seed_name or name)
-        value = Choice(choices).draw(chance)
-        values[name] = value
-    return checked(space, values, algorithm=spec.algorithm)
+    for name, own in spec.hparams.items():
+        if name in space:
+            chance = random_state(seed, space[name].seed_name or name)
+            values[name] = distribution(own, space[name]).draw(chance)
+    return checked(space, values, algorithm=algorithm)

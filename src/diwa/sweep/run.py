@@ -7,17 +7,20 @@ from pathlib import Path
 import msgspec
 
 from diwa.data.benchmark import Benchmark
-from diwa.errors import SpecError
+from diwa.errors import SpecError, StoreError, guess
 from diwa.progress import QUIET, Progress
 from diwa.runs.spec import RunSpec
 from diwa.runs.store import Run, Store
 from diwa.sweep.launch import Launcher
 from diwa.sweep.launch.inline import inline
-from diwa.sweep.plan import plan, weights_file
+from diwa.sweep.plan import numbered, plan, weights_file
 from diwa.sweep.spec import SweepSpec
 from diwa.train.loop import train_run
 from diwa.train.observers import Counting
 from diwa.train.workplace import Workplace
+
+#: Where the store keeps which runs belong to which named sweep.
+_NAMED = "sweeps"
 
 
 def run_sweep(
@@ -25,6 +28,7 @@ def run_sweep(
     benchmark: Benchmark,
     store: Store | Path | str,
     *,
+    name: str = "",
     device: str = "auto",
     workers: int = -1,
     progress: Progress = QUIET,
@@ -36,6 +40,7 @@ def run_sweep(
         spec: the sweep.
         benchmark: the images.
         store: where runs go.
+        name: what the store shall call these runs, as `runs_of` does; nothing if empty.
         device: "auto", "cpu", "cuda", "cuda:1" or "mps".
         workers: processes that make batches; -1 chooses.
         progress: who hears how it goes.
@@ -50,6 +55,7 @@ def run_sweep(
     """
     store = store if isinstance(store, Store) else Store(store)
     specs = plan(spec, benchmark, device=device)
+    _label(store, name, specs)
     place = Workplace(
         benchmark=benchmark,
         store=store,
@@ -80,6 +86,7 @@ def run_one(
     *,
     run: int = 0,
     trial: int = 0,
+    name: str = "",
     device: str = "auto",
     workers: int = -1,
     progress: Progress = QUIET,
@@ -87,11 +94,12 @@ def run_one(
     """Does a single run of a sweep, as one job among many might.
 
     Args:
-        spec: the sweep; how many runs and trials it has does not matter.
+        spec: the sweep; how many runs it has does not matter.
         benchmark: the images.
         store: where the run goes.
         run: its number, from 0.
         trial: the number of the random split, from 0.
+        name: what the store shall call it and others, as `runs_of` does; nothing if empty.
         device: "auto", "cpu", "cuda", "cuda:1" or "mps".
         workers: processes that make batches; -1 chooses.
         progress: who hears how it goes.
@@ -104,14 +112,42 @@ def run_one(
             f"run {run} of trial {trial} for {', '.join(spec.target)} is not one run",
             remedy="give one target, and numbers from 0",
         )
-    wide = msgspec.structs.replace(spec, runs=run + 1, trials=trial + 1)
-    chosen = plan(wide, benchmark, device=device)[-1]
+    wide = msgspec.structs.replace(
+        spec, runs=max(run + 1, spec.runs), trials=max(trial + 1, spec.trials)
+    )
+    planned = numbered(wide, benchmark, device=device)
+    chosen = next(one.run for one in planned if (one.trial, one.number) == (trial, run))
+    store = store if isinstance(store, Store) else Store(store)
+    _label(store, name, [chosen])
     place = Workplace(
         benchmark=benchmark,
-        store=store if isinstance(store, Store) else Store(store),
+        store=store,
         device=device,
         weights=weights_file(spec),
         workers=workers,
         progress=progress,
     )
     return train_run(chosen, place, title=f"run {run}")
+
+
+def runs_of(store: Store, name: str) -> list[Run]:
+    """The runs that the store calls by a sweep's name, one of which may be in several.
+
+    Raises:
+        StoreError: if it calls none so.
+    """
+    named: dict[str, list[str]] = store.noted(_NAMED) or {}
+    if name not in named:
+        known = f"it has {', '.join(named)}" if named else "its sweeps have no names"
+        raise StoreError(
+            f"{store.root}: has no sweep called {name!r}", remedy=f"{guess(name, named)}{known}"
+        )
+    keys = set(named[name])
+    return [run for run in store.runs() if run.name in keys]
+
+
+def _label(store: Store, name: str, specs: list[RunSpec]) -> None:
+    if name:
+        named: dict[str, list[str]] = store.noted(_NAMED) or {}
+        keys = dict.fromkeys([*named.get(name, []), *(run.key for run in specs)])
+        store.note(**{_NAMED: {**named, name: list(keys)}})

@@ -8,35 +8,9 @@ import msgspec
 import tyro
 
 from diwa.errors import SpecError
+from diwa.runs.presets import PRESETS, Preset, PresetName
 from diwa.spec import Spec
-
-
-def _parsed(texts: list[str]) -> dict[str, tuple[float, ...]]:
-    choices = {}
-    for text in texts:
-        name, _, values = text.partition("=")
-        try:
-            choices[name] = tuple(float(value) for value in values.split(","))
-        except ValueError:
-            raise ValueError(f"{text!r} is not NAME=VALUE or NAME=VALUE,VALUE") from None
-    return choices
-
-
-def _spelled(choices: dict[str, tuple[float, ...]]) -> list[str]:
-    return [f"{name}={','.join(map(str, values))}" for name, values in choices.items()]
-
-
-_Choices = Annotated[
-    dict[str, tuple[float, ...]],
-    tyro.constructors.PrimitiveConstructorSpec(
-        nargs="*",
-        metavar="NAME=VALUE[,VALUE...]",
-        instance_from_str=_parsed,
-        is_instance=lambda value: isinstance(value, dict),
-        str_from_instance=_spelled,
-    ),
-]
-
+from diwa.sweep.choices import Choices, check
 
 _PAPER_LIKE_STEPS = 1000
 
@@ -51,21 +25,26 @@ class SweepSpec(Spec, frozen=True, kw_only=True):
 
     target: tuple[str, ...]
     """The domain to leave unseen; several, or "all", give each a sweep of its own."""
+    protocol: PresetName = "fixed"
+    """What the paper does with its code's defects repaired, what it says, or what its code did."""
     runs: int = 20
     """How many runs per target and trial."""
-    steps: int = 5001
-    """Updates per run."""
+    steps: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Updates per run; the protocol's unless given: 5001, on DomainNet 15001."""
     trials: int = 1
     """How many random splits of the source domains, each with runs of its own."""
     init: Literal["lp", "random"] = "lp"
     """The shared head: learnt by linear probing, or freshly drawn."""
-    algorithm: str = "ERM"
-    """What is minimised, and how."""
+    share_init: Literal["auto", "trial", "target", "none"] = "auto"
+    """Which runs start alike: a trial's, a target's in all trials, or none.
+    Auto is trial, and target unless --protocol is fixed."""
+    algorithm: tuple[str, ...] = ("ERM",)
+    """What is minimised, and how; several share out the runs."""
     space: Literal["auto", "mild", "extreme", "short", "default"] = "auto"
-    """Where hyperparameters are drawn from: auto is the paper's mild, or short (larger learning
-    rates) if --steps is under 1000."""
-    hparams: _Choices = msgspec.field(default_factory=dict)
-    """Values to draw from instead, e.g. lr=1e-4,2e-4 dropout=0."""
+    """Where hyperparameters are drawn from.
+    Auto is mild, the paper's; under 1000 steps short (faster), unless --protocol says otherwise."""
+    hparams: Choices = msgspec.field(default_factory=dict)
+    """What to draw from instead, e.g. lr=1e-5..1e-3:log dropout=0,0.1 weight_decay=0."""
     backbone: str = "resnet50.tv_in1k"
     """A timm model."""
     weights: str = "hub"
@@ -91,9 +70,15 @@ class SweepSpec(Spec, frozen=True, kw_only=True):
     """Of the arithmetic; auto is bf16 where the hardware has it."""
     track_unseen: bool = False
     """Score the unseen domain's 20 % at every validation too, for oracle selection."""
+    leave_one_out: bool = False
+    """Also do the runs that leave one more domain out, for leave-one-out selection."""
+    averages: tuple[str, ...] = ()
+    """Averages of its own iterates that each run keeps as well: ma, swad."""
+    ma_start: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """The step from which on ma averages; 100, or a quarter of the steps in short runs."""
 
     def __post_init__(self) -> None:
-        for name in ("target", "size"):
+        for name in ("target", "size", "algorithm", "averages"):
             if isinstance(value := getattr(self, name), str | int):
                 msgspec.structs.force_setattr(self, name, (value,))
         super().__post_init__()
@@ -105,11 +90,28 @@ class SweepSpec(Spec, frozen=True, kw_only=True):
             raise SpecError(f"size {self.size}", remedy="give one number, or height and width")
         if not self.target:
             raise SpecError("no target", remedy='name the domain to leave unseen, or "all"')
-        empty = [name for name, values in self.hparams.items() if not values]
-        if empty:
-            raise SpecError(f"hparams {empty[0]}: no values", remedy="give at least one")
+        if len(self.algorithm) != len(set(self.algorithm)) or not self.algorithm:
+            raise SpecError(
+                f"algorithm {', '.join(self.algorithm) or 'none'}", remedy="name each once"
+            )
+        if self.runs < len(self.algorithm):
+            raise SpecError(
+                f"runs={self.runs}: too few for {len(self.algorithm)} algorithms",
+                remedy="give as many or more",
+            )
+        check(self.hparams)
         if self.lp_lr is not None and not self.lp_lr > 0:
             raise SpecError(f"lp_lr={self.lp_lr}", remedy="give a number above 0")
+
+    @property
+    def preset(self) -> Preset:
+        """What the protocol's preset does where others do something else."""
+        return PRESETS[self.protocol]
+
+    @property
+    def shares_init(self) -> str:
+        """Which runs start alike, with auto resolved: those of a "trial", a "target" or "none"."""
+        return self.preset.shares_init if self.share_init == "auto" else self.share_init
 
     @property
     def drawn_from(self) -> str:
@@ -120,7 +122,8 @@ class SweepSpec(Spec, frozen=True, kw_only=True):
         """
         if self.space != "auto":
             return self.space
-        return "mild" if self.steps >= _PAPER_LIKE_STEPS else "short"
+        short = self.steps is not None and self.steps < _PAPER_LIKE_STEPS
+        return "short" if short and self.preset.adapts_space else "mild"
 
     @property
     def shape(self) -> tuple[int, int]:
