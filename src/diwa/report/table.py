@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -37,23 +36,6 @@ def methods_table(
         cells = [_cell(column.get(name)) for column in others.values()]
         style = "bold" if value == best else ""
         table.add_row(_NAMES.get(name, name), _cell(value), *cells, style=style)
-    return table
-
-
-def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per run of a sweep."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("run", "unseen", "trial", "hyperparameters"):
-        table.add_column(heading)
-    table.add_column("validation", justify="right")
-    for run in runs:
-        table.add_row(
-            run["run"],
-            "+".join(run["unseen"]),
-            str(run["trial"]),
-            hyperparameters(run["hparams"]),
-            _cell(run["validation"]),
-        )
     return table
 
 
