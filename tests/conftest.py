@@ -19,8 +19,9 @@ from diwa.weights import files
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees or leaves anything in the user's cache."""
+    """No test sees or leaves anything in the user's cache and data sets."""
     monkeypatch.setenv("DIWA_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("DIWA_DATA", str(tmp_path_factory.mktemp("data")))
 
 
 def make_folder(

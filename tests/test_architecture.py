@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,13 @@ def test_importing_diwa_is_light() -> None:
 def test_averaging_files_loads_no_vision_library() -> None:
     code = "import diwa\ndiwa.uniform, diwa.Member, diwa.greedy, diwa.Soup"
     assert not _loaded(code) & {"torchvision", "timm", "matplotlib", "ray", "PIL"}
+
+
+def test_merging_files_loads_no_torch(make_member: Callable[..., Path], tmp_path: Path) -> None:
+    paths = [str(make_member(name, w=[1.0])) for name in "ab"]
+    code = f"import diwa\ndiwa.merge({paths}).save({str(tmp_path / 'o.safetensors')!r})"
+    heavy = {"torch", "torchvision", "timm", "matplotlib", "ray", "PIL", "rich", "tyro", "pandas"}
+    assert not _loaded(code) & heavy
 
 
 def test_help_loads_no_torch() -> None:
