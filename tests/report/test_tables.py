@@ -246,3 +246,18 @@ def test_nothing_makes_no_table() -> None:
 def test_a_cell_that_is_whole_lacks_nothing() -> None:
     assert Cell(mean=1.0, trials=3, wanted=3, runs=6, wanted_runs=6).lacks == ""
     assert Cell(mean=1.0, trials=3, wanted=2, runs=6, wanted_runs=4).lacks == ""
+
+
+def test_sweeps_of_one_method_are_rows_of_their_own() -> None:
+    records = [
+        record("art", 0, 0.7, method="diwa-uniform", sweep="m5", runs=5),
+        record("art", 0, 0.8, method="diwa-uniform", sweep="m20", runs=20),
+        record("art", 0, 0.6, method="ens", sweep="m5", runs=5),
+    ]
+    (table,) = build(records)
+    assert [(row.algorithm, row.selection, row.cells[0].number) for row in table.rows] == [
+        ("ENS", "uniform: M = 5", "60.0"),
+        ("DiWA, m5", "uniform: M = 5", "70.0"),
+        ("DiWA, m20", "uniform: M = 20", "80.0"),
+    ]
+    assert twice(records) == []

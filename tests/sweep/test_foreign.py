@@ -121,7 +121,14 @@ def test_uniform_averages_by_task_trial_and_start(tmp_path: Path) -> None:
         run(tmp_path, name, every[name], is_resnet=False, **about)
     results = harvest_foreign(tmp_path)
     groups = [{member.run for member in one.members} for one in results]
-    assert sorted(map(sorted, groups)) == [["run0", "run1"], ["run2"], ["run3"], ["run4"]]
+    assert sorted(map(sorted, groups)) == [
+        ["run0", "run1"],
+        ["run0", "run1", "run2"],  # all trials' runs from one file
+        ["run2"],
+        ["run3"],
+        ["run4"],
+    ]
+    assert [len(one.members) for one in results if one.trial is None] == [3]
     (both,) = [one for one in results if len(one.members) == 2]
     assert (both.data, both.target, both.trial) == ("Shapes", "2", 0)
     assert Path(both.soup).is_relative_to(tmp_path / "diwa" / "soups")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import tyro
@@ -27,8 +27,11 @@ def soup(
     *,
     data: OptionalPath = None,
     target: tuple[str, ...] = (),
+    sweep: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = (),
+    algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = (),
     steps: tuple[int, ...] = (),
     leave_out: tuple[str, ...] = (),
+    selection: Literal["training-domain", "oracle"] = "training-domain",
     out: OptionalPath = None,
     no_score: bool = False,
     device: Device = "auto",
@@ -37,14 +40,23 @@ def soup(
     """Average a sweep's runs, uniformly and greedily, then score them on the unseen domain.
 
     Runs that share their initialisation are averaged together. Writes soup.safetensors (all of
-    them), restricted.safetensors (those that helped on validation) and results.json.
+    them), restricted.safetensors (those that helped on validation) and results.json. Runs of
+    several trials that share it are averaged once more, all together. Of runs that don't share it,
+    and of several averages, the predictions are averaged.
+
+    The sweeps of a recipe are averaged one by one. What was done before for the same runs is shown,
+    not done again.
 
     Args:
         store: the folder of a sweep; also one that DiWA's own code wrote.
         data: the folder of images; where the sweep found them by default.
         target: only these unseen domains.
+        sweep: only the runs of these sweeps, by the names that their recipe gave them.
+        algorithm: only runs that minimised one of these; with --out, or they replace the others.
         steps: only runs of that many steps.
         leave_out: runs to leave out, by the beginning of their key.
+        selection: choose checkpoints and runs by the sources' validation images, or as an oracle
+            would, by the target's 20 %, which runs must have tracked.
         out: where to write; inside the store by default.
         no_score: leave the unseen domain unread.
         device: where to compute.
@@ -55,6 +67,7 @@ def soup(
     from diwa.runs.domainbed import is_domainbed
     from diwa.runs.store import Store
     from diwa.sweep.harvest import harvest
+    from diwa.sweep.run import by_sweep
 
     if is_domainbed(store):
         from diwa.cli.foreign import soup_foreign
@@ -65,15 +78,18 @@ def soup(
     every = held.runs()
     if not every:
         raise StoreError(f"{store}: holds no runs", remedy="start with diwa sweep")
-    groups: dict[_Images, list[Run]] = {}
-    for run in every:
-        task = run.spec.task
-        wanted = (not target or full_names(task.data, target).issuperset(task.unseen)) and (
-            not steps or run.spec.steps in steps
-        )
-        if run.finished and wanted and not run.name.startswith(leave_out or ("-",)):
-            image = (task.data, task.digest, task.image.size, task.image.channels)
-            groups.setdefault(image, []).append(run)
+    groups: dict[tuple[str, _Images], list[Run]] = {}
+    for name, runs in by_sweep(held, sweep).items():
+        for run in runs:
+            task = run.spec.task
+            wanted = (
+                (not target or full_names(task.data, target).issuperset(task.unseen))
+                and (not algorithm or run.spec.algorithm in algorithm)
+                and (not steps or run.spec.steps in steps)
+            )
+            if run.finished and wanted and not run.name.startswith(leave_out or ("-",)):
+                image = (task.data, task.digest, task.image.size, task.image.channels)
+                groups.setdefault((name, image), []).append(run)
     if not groups:
         raise StoreError(
             f"{store}: none of its {len(every)} runs is finished and wanted",
@@ -81,12 +97,14 @@ def soup(
         )
     reporting = progress()
     results: list[Harvest] = []
-    for image, runs in groups.items():
-        place = out / "-".join(image[:2]) if out and len(groups) > 1 else out
+    for (name, image), runs in groups.items():
+        place = out / "-".join(filter(None, (name, *image[:2]))) if out and len(groups) > 1 else out
         results += harvest(
             held,
             _opened(held, image, data, reporting),
             runs=runs,
+            sweep=name,
+            selection=selection,
             score_target=not no_score,
             out=place,
             device=device,
@@ -120,13 +138,26 @@ def show_harvest(result: Harvest) -> None:
     from diwa.report.table import methods_table
 
     kept = sum(member.restricted for member in result.members)
-    runs = f"{len(result.members)} runs, the restricted soup keeps {kept}"
+    said = [
+        result.sweep,
+        f"{result.target} (unseen, {result.images:,} images)" if result.methods else "validation",
+        "" if result.methods else f"{result.target} was not read",
+        "all trials" if result.trial is None else f"trial {result.trial}" if result.trial else "",
+        "chosen by the oracle" if result.selection == "oracle" else "",
+        f"{len(result.members)} run{'s' * (len(result.members) > 1)}"
+        + (f", the restricted soup keeps {kept}" if result.restricted_soup else ""),
+    ]
+    title = " · ".join(filter(None, said))
     if result.methods:
-        title = f"{result.target} (unseen, {result.images:,} images) · {runs}"
         others = {"on its 80 %": result.methods_80, "validation": result.validation}
         show(methods_table(title, result.methods, others))
-    else:
-        title = f"validation; {result.target} was not read · {runs}"
+    elif result.validation:
         show(methods_table(title, result.validation, {}))
-    show(f"all runs averaged: {result.soup}")
-    show(f"the helpful ones:  {result.restricted_soup}")
+    else:
+        show(title)
+    for method, why in result.missing.items():
+        show(f"no {method}: {why}")
+    if result.soup:
+        show(f"all runs averaged: {result.soup}")
+    if result.restricted_soup:
+        show(f"the helpful ones:  {result.restricted_soup}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,7 +59,48 @@ class Predictions:
         return Predictions(self.logits[chosen], self.labels[chosen], features)
 
 
-def ensemble(predictions: Sequence[Predictions]) -> Predictions:
+class Sum:
+    """Several models' predictions for the same images, added up one by one.
+
+    Example:
+        >>> labels, total = torch.tensor([0]), Sum()
+        >>> for logits in ([[2.0, 0.0]], [[0.0, 1.0]]):
+        ...     total.add(Predictions(torch.tensor(logits), labels))
+        >>> total.mean().logits.tolist()
+        [[1.0, 0.5]]
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._total = torch.zeros(0)
+        self._labels = torch.zeros(0)
+
+    def add(self, one: Predictions) -> None:
+        """Takes in what one more model says.
+
+        Raises:
+            DiwaError: if it is not of the same images and classes.
+        """
+        if not self._count:
+            self._labels = one.labels
+            self._total = torch.zeros(one.logits.shape, dtype=torch.float64)
+        if not torch.equal(self._labels, one.labels) or self._total.shape != one.logits.shape:
+            raise DiwaError("predictions of different images or classes can't be averaged")
+        self._total += one.logits
+        self._count += 1
+
+    def mean(self) -> Predictions:
+        """The mean of their logits.
+
+        Raises:
+            DiwaError: if there are none.
+        """
+        if not self._count:
+            raise DiwaError("no predictions to average", remedy="give at least one model's")
+        return Predictions((self._total / self._count).float(), self._labels)
+
+
+def ensemble(predictions: Iterable[Predictions]) -> Predictions:
     """The mean of several models' predictions for the same images: the mean of their logits.
 
     Raises:
@@ -72,16 +113,10 @@ def ensemble(predictions: Sequence[Predictions]) -> Predictions:
         >>> ensemble([one, two]).logits.tolist()
         [[1.0, 0.5]]
     """
-    if not predictions:
-        raise DiwaError("no predictions to average", remedy="give at least one model's")
-    labels, shape = predictions[0].labels, predictions[0].logits.shape
-    for other in predictions[1:]:
-        if not torch.equal(labels, other.labels) or other.logits.shape != shape:
-            raise DiwaError("predictions of different images or classes can't be averaged")
-    total = torch.zeros(shape, dtype=torch.float64)
+    total = Sum()
     for one in predictions:
-        total += one.logits
-    return Predictions((total / len(predictions)).float(), labels)
+        total.add(one)
+    return total.mean()
 
 
 def pooled_accuracy(predictions: Sequence[Predictions]) -> float:

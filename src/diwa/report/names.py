@@ -37,6 +37,7 @@ _KNOWN: dict[str, Name] = {
     "diwa-restricted": Name("DiWA", "restricted: M ≤", "DiWA restricted"),
     "diwa-uniform": Name("DiWA", "uniform: M", "DiWA"),
     "diwa-dagger": Name("DiWA†", "uniform: M", "DiWA†"),
+    "ens-diwa": Name("ENS of DiWAs", "uniform: M", "ENS of DiWAs"),
 }
 _PLAIN = "ERM"
 _INITS = ("Random", "LP")
@@ -119,8 +120,8 @@ def data_rank(data: str) -> tuple[int, str]:
 
 
 def steps_rank(steps: str) -> tuple[int, str]:
-    """Where runs of some length stand among shorter and longer ones."""
-    number = re.match(r"\d+", steps)
+    """Where runs of some length, or a sweep called by a number, stand among others."""
+    number = re.search(r"\d+", steps)
     return int(number[0]) if number else 0, steps
 
 

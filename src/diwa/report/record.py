@@ -44,6 +44,8 @@ class Record(Spec, frozen=True, kw_only=True):
     """What the runs minimised; several are joined by a stroke."""
     init: str = ""
     """What they started from: "Random" or "LP", where that is known."""
+    sweep: str = ""
+    """What their store calls the sweep that they are of, if it has a name."""
     chosen: Chosen = "training-domain"
     """How runs and checkpoints were chosen."""
     scored: Scored = "in"

@@ -15,7 +15,7 @@ import msgspec
 
 from diwa.errors import StoreError
 from diwa.report import names
-from diwa.report.record import CHOSEN, Record, Scored
+from diwa.report.record import CHOSEN, Chosen, Record, Scored
 from diwa.report.selection import grouped, pick
 from diwa.runs.domainbed import Evaluation
 from diwa.runs.paths import RunPaths, StorePaths
@@ -75,6 +75,8 @@ class _Soup(msgspec.Struct, frozen=True):
     members: list[_Member]
     methods: dict[str, float]
     methods_80: dict[str, float]
+    sweep: str = ""
+    selection: Chosen = "training-domain"
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,8 @@ def _of_soup(soup: _Soup, members: Sequence[_Run]) -> list[Record]:
             method=method,
             algorithm=names.objectives(run.spec.algorithm for run in members) or "ERM",
             init=pool.init if pool else "",
+            sweep=soup.sweep,
+            chosen=soup.selection,
             scored=scored,
             value=value,
             runs=len(soup.members),

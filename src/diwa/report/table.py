@@ -10,9 +10,15 @@ from rich.table import Table
 _NAMES = {
     "mean": "mean of the members",
     "erm": "ERM, the run that validation picks",
+    "swad": "SWAD, the valley of the best run",
+    "ma": "MA, the moving average of the best run",
+    "eoa": "EoA, all moving averages' predictions averaged",
+    "dens": "DENS, runs from different starts, predictions averaged",
     "ens": "ENS, the members' predictions averaged",
     "diwa-restricted": "DiWA-restricted, one model",
     "diwa-uniform": "DiWA-uniform, one model",
+    "diwa-dagger": "DiWA†, all trials' runs, one model",
+    "ens-diwa": "several DiWAs, predictions averaged",
 }
 
 

@@ -23,6 +23,10 @@ class _RowKey(NamedTuple):
     algorithm: str
     variant: str = ""
 
+    @classmethod
+    def of(cls, record: Record) -> _RowKey:
+        return cls(record.init, record.method, record.algorithm)
+
     @property
     def rank(self) -> tuple[object, ...]:
         objective = names.algorithm_rank(self.algorithm)
@@ -99,7 +103,7 @@ def build(
 def twice(records: Iterable[Record]) -> list[str]:
     """Which trials have several results in one cell, a line each."""
     seen = Counter(
-        (*_About.of(one), one.domain, one.trial, one.init, one.method, one.algorithm)
+        (*_About.of(one), one.domain, one.trial, one.init, one.method, one.algorithm, one.sweep)
         for one in records
     )
     found = (
@@ -119,8 +123,14 @@ class _Part:
     ) -> None:
         self.about = about
         self.rows: dict[_RowKey, dict[str, Trials]] = {}
+        sweeps: dict[_RowKey, set[str]] = {}
         for record in records:
-            key = _RowKey(record.init, record.method, record.algorithm)
+            sweeps.setdefault(_RowKey.of(record), set()).add(record.sweep)
+        for record in records:
+            key = _RowKey.of(record)
+            if len(sweeps[key]) > 1:
+                # Such as the first 5 of 20 runs, and all of them.
+                key = key._replace(variant=record.sweep or "other runs")
             trials = self.rows.setdefault(key, {}).setdefault(record.domain, {})
             trials.setdefault(record.trial, []).append(record)
         there = {record.domain for record in records}
@@ -158,21 +168,23 @@ class _Part:
 
     def by_objective(self, wanted: int) -> list[Table]:
         """How each method does with runs of each objective, if there are several."""
-        kinds = {(key.init, key.algorithm) for key in self.rows}
-        if len({algorithm for _, algorithm in kinds}) < 2:
+        kinds = {key._replace(method="") for key in self.rows}
+        if len({kind.algorithm for kind in kinds}) < 2:
             return []
         methods = sorted({key.method for key in self.rows}, key=names.method_rank)
         if len(methods) < 2:
             return []
         rows = []
-        for init, algorithm in sorted(
-            kinds, key=lambda kind: (names.init_rank(kind[0]), names.algorithm_rank(kind[1]))
-        ):
-            keys = [_RowKey(init, method, algorithm) for method in methods]
+        for kind in sorted(kinds, key=lambda kind: kind.rank):
+            keys = [kind._replace(method=method) for method in methods]
             cells = [self.cells(key, wanted)[-1] if key in self.rows else Cell() for key in keys]
             runs = [count for key in keys if key in self.rows for count in self.runs(key)]
             row = Row(
-                algorithm=algorithm, selection="", init=init, cells=cells, runs=names.spread(runs)
+                algorithm=", ".join(filter(None, (kind.algorithm, kind.variant))),
+                selection="",
+                init=kind.init,
+                cells=cells,
+                runs=names.spread(runs),
             )
             rows.append(row)
         which = AVERAGE if len(self.domains) > 1 else self.domains[0]
@@ -190,7 +202,8 @@ def _over_all(parts: Sequence[_Part], wanted: int) -> Table:
     runs: dict[_RowKey, list[int]] = {}
     for part in parts:
         for key in part.rows:
-            whole = key._replace(variant=part.about.steps) if mixed else key
+            told = (key.variant, part.about.steps if mixed else "")
+            whole = key._replace(variant=", ".join(filter(None, told)))
             rows.setdefault(whole, {})[part.about.data] = part.cells(key, wanted)[-1]
             runs.setdefault(whole, []).extend(part.runs(key))
     made = []

@@ -21,6 +21,7 @@ from diwa.runs.store import Run, RunResult, Store
 from diwa.seeding import seed_hash
 from diwa.soup.uniform import uniform
 from diwa.sweep.harvest import Harvest, MemberScore, harvest
+from diwa.sweep.pools import pools
 from diwa.weights.member import Member
 from diwa.weights.source import Source, open_source
 
@@ -59,7 +60,6 @@ class ForeignRun(Run):
             data=row.data if benchmark is None else benchmark.name,
             digest="" if benchmark is None else benchmark.digest,
             unseen=tuple(names[number] for number in row.unseen),
-            trial=row.trial,
             holdout=held.holdout,
             image=ImageSpec(size=_SIDE),
         )
@@ -71,6 +71,8 @@ class ForeignRun(Run):
             hparams=held.hparams or {},
             hparams_seed=row.draw,
             steps=max(one.step for one in held.rows) + 1,
+            # Runs of several trials may name one file.
+            trial=row.trial or None,
         )
         super().__init__(spec, RunPaths(held.folder))
         self.held = held
@@ -235,27 +237,24 @@ def _averaged(
     folder: Path, runs: Sequence[ForeignRun], out: Path | None, progress: Progress
 ) -> list[Harvest]:
     """Uniform averages, of runs that nothing can be scored on."""
-    pools: dict[str, list[ForeignRun]] = {}
-    for run in runs:
-        task = run.spec.task
-        name = f"{task.data}-{'+'.join(task.unseen)}-t{task.trial}-{run.spec.init.key[:8]}"
-        pools.setdefault(name, []).append(run)
+    found = [pool for pool in pools(runs) if pool.kind in ("start", "trials")]
     store = StorePaths(folder / PLACE)
     if out is None:
         Store(store.root).note()
     results = []
-    for name, together in pools.items():
+    for pool in found:
+        task, members = pool.runs[0].spec.task, pool.runs
+        name = f"{task.data}-{pool.name}"
         paths = store.soup(name)
         if out is not None:
-            paths = SoupPaths(out if len(pools) == 1 else out / name)
-        progress.say(f"{name}: averages {len(together)} runs")
-        uniform([run.member() for run in together]).save(paths.uniform, progress=progress)
-        task = together[0].spec.task
+            paths = SoupPaths(out if len(found) == 1 else out / name)
+        progress.say(f"{name}: averages {len(members)} runs")
+        uniform([run.member() for run in members]).save(paths.uniform, progress=progress)
         result = Harvest(
             data=task.data,
             target="+".join(task.unseen),
-            trial=task.trial,
-            init=together[0].spec.init.key,
+            trial=pool.trial,
+            init=pool.runs[0].spec.init.key,
             images=0,
             methods={},
             methods_80={},
@@ -263,12 +262,14 @@ def _averaged(
             members=[
                 MemberScore(
                     run=run.name,
+                    algorithm=run.spec.algorithm,
                     hparams=run.spec.hparams,
+                    trial=run.spec.task.trial,
                     validation=run.result.score,
                     target=None,
                     restricted=False,
                 )
-                for run in sorted(together, key=lambda run: (-run.result.score, run.name))
+                for run in members
             ],
             soup=str(paths.uniform),
             restricted_soup="",

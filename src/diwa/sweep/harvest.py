@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
-import numpy as np
-import torch
+import msgspec
 
 from diwa.atomic import write_bytes
 from diwa.data.benchmark import Benchmark
-from diwa.errors import StoreError
-from diwa.evaluate.predict import image_of, predict_network, source_of
-from diwa.evaluate.predictions import Predictions, ensemble, pooled_accuracy
-from diwa.models.device import Compute
-from diwa.models.network import Network, restore_network
+from diwa.errors import DiwaError, StoreError
 from diwa.progress import QUIET, Progress
 from diwa.runs.paths import SoupPaths
-from diwa.runs.spec import TaskSpec
 from diwa.runs.store import Run, Store
-from diwa.soup.greedy import greedy
-from diwa.soup.soup import Soup
-from diwa.soup.uniform import uniform
 from diwa.spec import Spec
-from diwa.train.workplace import check_task
+from diwa.sweep.choose import Choices, Chooser
+from diwa.sweep.judge import Judge, Scores
+from diwa.sweep.pools import Pool, pools
 
-METHODS = ("mean", "erm", "ens", "diwa-restricted", "diwa-uniform")
+#: How checkpoints and runs are chosen: by the sources' validation images, or by the target's.
+Selection = Literal["training-domain", "oracle"]
 
 
 class MemberScore(Spec, frozen=True, kw_only=True):
@@ -33,27 +29,35 @@ class MemberScore(Spec, frozen=True, kw_only=True):
 
     run: str
     """Its key."""
+    algorithm: str = "ERM"
+    """What it minimised."""
     hparams: dict[str, float]
     """Its hyperparameters."""
+    trial: int = 0
+    """Which random split it was trained on."""
     validation: float
     """The mean of the source domains' validation accuracies."""
     target: float | None
-    """Its accuracy on all of the unseen domain."""
+    """Its accuracy on all of the unseen domain, where members were scored one by one."""
     restricted: bool
     """Whether the restricted soup kept it."""
 
 
 class Harvest(Spec, frozen=True, kw_only=True):
-    """What came of the runs that share one initialisation."""
+    """What came of runs that belong together."""
 
     data: str
     """The benchmark."""
     target: str
     """The unseen domain."""
-    trial: int
-    """Which random split."""
+    trial: int | None
+    """Which random split; None where runs of several are taken together."""
     init: str
-    """The key of the initialisation."""
+    """The key of the initialisation; empty where there are several."""
+    sweep: str = ""
+    """What the store calls the sweep that the runs are of, if it has a name."""
+    selection: Selection = "training-domain"
+    """How checkpoints and runs were chosen."""
     images: int
     """How many images the unseen domain has."""
     methods: dict[str, float]
@@ -61,13 +65,15 @@ class Harvest(Spec, frozen=True, kw_only=True):
     methods_80: dict[str, float]
     """Accuracies on its 80 % training split, which the paper's tables use."""
     validation: dict[str, float]
-    """Pooled accuracies on the source domains' validation splits."""
+    """Pooled accuracies on the images that runs and soups were chosen by."""
+    missing: dict[str, str] = msgspec.field(default_factory=dict)
+    """Methods that can't be had of these runs, and why."""
     members: list[MemberScore]
     """Every run, best validation first."""
     soup: str
-    """The file of the uniform average."""
+    """The file of the uniform average; empty if there is none."""
     restricted_soup: str
-    """The file of the restricted average."""
+    """The file of the restricted average; empty if there is none."""
 
 
 def harvest(
@@ -76,6 +82,8 @@ def harvest(
     *,
     targets: Sequence[str] = (),
     runs: Sequence[Run] | None = None,
+    sweep: str = "",
+    selection: Selection = "training-domain",
     score_target: bool = True,
     out: Path | None = None,
     device: str = "auto",
@@ -83,188 +91,127 @@ def harvest(
 ) -> list[Harvest]:
     """Averages the store's finished runs and scores every method on the unseen domain.
 
-    Runs belong together if they share an initialisation. The unseen domain is read once all
-    choices are made, and only if `score_target` is true.
+    Runs of one initialisation and trial are averaged, all and greedily; those of one
+    initialisation over several trials as well (DiWA-dagger); of runs from initialisations of their
+    own, and of the averages of several initialisations, the predictions are averaged (DENS,
+    ensembles of DiWAs). Where runs kept averages of their iterates, MA, EoA and SWAD are scored
+    too.
+
+    The unseen domain is read once all choices are made, and only if `score_target` is true. What
+    an earlier call has left for the very same runs is taken from its results.json.
 
     Args:
         store: the runs.
         benchmark: the images they were trained on.
         targets: only these unseen domains; all by default.
         runs: only these runs; all finished ones by default.
+        sweep: what to call these runs, as `runs_of` does; nothing if empty.
+        selection: by "training-domain" validation, or by that of the "oracle", who looks at the
+            unseen domain's 20 %; runs must have tracked it.
         score_target: whether to score the unseen domain at all.
         out: where soups and results go; inside the store by default.
         device: "auto", "cpu", "cuda", "cuda:1" or "mps".
         progress: who hears how it goes.
 
     Returns:
-        One result per initialisation; each also lies beside its soup as results.json.
+        One result per pool of runs; each also lies beside its soup as results.json.
 
     Raises:
-        StoreError: if there are no finished runs.
+        StoreError: if there are no finished runs, or they did not keep what is asked for.
         DiwaError: if the runs and the images don't belong together.
     """
     store = store if isinstance(store, Store) else Store(store)
-    pools = _pools(store, store.runs() if runs is None else runs, targets)
-    results = []
-    for name, together in pools.items():
-        paths = store.paths.soup(name)
-        if out is not None:
-            paths = SoupPaths(out if len(pools) == 1 else out / name)
-        steps = sorted({run.spec.steps for run in together})
+    oracle = selection == "oracle"
+    if oracle and not score_target:
+        raise DiwaError("the oracle chooses by the unseen domain", remedy="leave --no-score out")
+    found = pools(_wanted(store, store.runs() if runs is None else runs, targets), sweep)
+    places: dict[Pool, SoupPaths] = {}
+    results: dict[Pool, Harvest] = {}
+    chosen: dict[Pool, Choices] = {}
+    for pool in found:
+        name = f"{pool.name}-oracle" if oracle else pool.name
+        inside = store.paths.soup(name)
+        places[pool] = inside if out is None else SoupPaths(out / name if len(found) > 1 else out)
+        earlier = _earlier(pool, places[pool], selection, score_target)
+        if earlier is not None:
+            progress.say(f"{name}: its {len(pool.runs)} runs were averaged and scored before")
+            results[pool] = earlier
+            continue
+        steps = sorted({run.spec.steps for run in pool.runs})
         if len(steps) > 1:
             progress.say(f"{name}: averages runs of {' and '.join(map(str, steps))} steps")
-        pool = _Pool(together, benchmark, device, progress)
-        result = pool.harvest(paths, score_target)
-        write_bytes(paths.results, result.to_json())
-        results.append(result)
-    return results
+        judge = partial(Judge, pool.runs[0], benchmark, device, progress)
+        chosen[pool] = Chooser(pool, places[pool], judge, progress, oracle=oracle).choose()
+    for pool, made in chosen.items():
+        scores = Scores()
+        if score_target:
+            trials = sorted({run.spec.task.trial for run in pool.runs})
+            judge = Judge(pool.runs[0], benchmark, device, progress)
+            scores = judge.scores(made.models, made.methods, trials)
+        results[pool] = _told(made, scores, benchmark, selection)
+        write_bytes(places[pool].results, results[pool].to_json())
+    return [results[pool] for pool in found]
 
 
-def _pools(store: Store, runs: Sequence[Run], targets: Sequence[str]) -> dict[str, list[Run]]:
-    by_init: dict[str, list[Run]] = {}
-    for run in runs:
-        if run.finished and (not targets or set(run.spec.task.unseen) <= set(targets)):
-            by_init.setdefault(run.spec.init.key, []).append(run)
-    if not by_init:
+def _wanted(store: Store, runs: Sequence[Run], targets: Sequence[str]) -> list[Run]:
+    """The finished runs for some targets, those left out that only serve to choose others."""
+    finished = [
+        run
+        for run in runs
+        if run.finished and (not targets or set(run.spec.task.unseen) <= set(targets))
+    ]
+    if not finished:
         wanted = f" for {', '.join(targets)}" if targets else ""
         raise StoreError(
             f"{store.root}: none of its {len(runs)} runs is finished{wanted}",
             remedy="run diwa sweep on it first",
         )
-    # The key is always in the name: a later initialisation must not rename an earlier one's soup.
-    return {f"{_name(pool[0].spec.task)}-{key[:8]}": pool for key, pool in by_init.items()}
+    fewest = min(len(run.spec.task.unseen) for run in finished)
+    return [run for run in finished if len(run.spec.task.unseen) == fewest]
 
 
-def _name(task: TaskSpec) -> str:
-    return f"{'+'.join(task.unseen)}-t{task.trial}"
+def _earlier(
+    pool: Pool, paths: SoupPaths, selection: Selection, score_target: bool
+) -> Harvest | None:
+    """What an earlier call left for the very same runs, if it lacks nothing."""
+    try:
+        held = Harvest.from_file(paths.results)
+    except DiwaError:
+        return None
+    asked = (pool.sweep, selection, pool.trial, {run.name for run in pool.runs})
+    told = (held.sweep, held.selection, held.trial, {member.run for member in held.members})
+    files = [Path(file) for file in (held.soup, held.restricted_soup) if file]
+    whole = all(file.is_file() for file in files) and (bool(held.methods) or not score_target)
+    return held if asked == told and whole else None
 
 
-class _Pool:
-    """The runs that share one initialisation, and a network to score weights with."""
-
-    def __init__(
-        self, runs: list[Run], benchmark: Benchmark, device: str, progress: Progress
-    ) -> None:
-        self.task = runs[0].spec.task
-        check_task(self.task, benchmark)
-        ranked = sorted(runs, key=lambda run: (-run.result.score, run.name))
-        self.runs = ranked
-        self.members = [run.member() for run in ranked]
-        self.benchmark = benchmark
-        self.progress = progress
-        # All members of a pool are scored in one precision, or their scores could not be compared.
-        self.compute = Compute.choose(device, runs[0].spec.precision)
-        about = self.members[0].about
-        self.image = image_of(about, benchmark)
-        self.network: Network = restore_network(about, dict(self.members[0].tensors()))
-        self.network.to(self.compute.device)
-
-    def harvest(self, paths: SoupPaths, score_target: bool) -> Harvest:
-        """Makes both soups, then looks at the unseen domain."""
-        everyone = uniform(self.members)
-        candidates = iter(range(1, len(self.members) + 1))
-        chosen = greedy(
-            self.members,
-            score=lambda weights: self._validation(
-                weights, f"restricted: {next(candidates)} of {len(self.members)}"
-            ),
-        )
-        everyone.save(paths.uniform)
-        chosen.save(paths.restricted)
-        validation = {
-            "diwa-uniform": self._validation(dict(everyone.tensors()), "uniform: validation"),
-            "diwa-restricted": max(tried.score for tried in chosen.trace if tried.kept),
-            "erm": chosen.trace[0].score,
-        }
-        says = self._unseen(everyone, chosen) if score_target else {}
-        inner = self._inner_positions() if says else np.zeros(0, dtype=np.int64)
-        alone = [says[member.name].accuracy() for member in self.members] if says else []
-        kept = {member.name for member in chosen.members}
-        return Harvest(
-            data=self.benchmark.name,
-            target="+".join(self.task.unseen),
-            trial=self.task.trial,
-            init=self.runs[0].spec.init.key,
-            images=len(next(iter(says.values()))) if says else 0,
-            methods=self._methods(says),
-            methods_80=self._methods({name: one.at(inner) for name, one in says.items()}),
-            validation=validation,
-            members=[
-                MemberScore(
-                    run=run.name,
-                    hparams=run.spec.hparams,
-                    validation=run.result.score,
-                    target=alone[place] if alone else None,
-                    restricted=run.name in kept,
-                )
-                for place, run in enumerate(self.runs)
-            ],
-            soup=str(paths.uniform),
-            restricted_soup=str(paths.restricted),
-        )
-
-    def _validation(self, weights: Mapping[str, torch.Tensor], title: str) -> float:
-        """The pooled accuracy on what the source domains held out."""
-        self.network.load_weights(weights)
-        says = []
-        for name in self.benchmark.names:
-            if name in self.task.unseen:
-                continue
-            parts = self.benchmark.split(name, trial=self.task.trial, holdout=self.task.holdout)
-            source = source_of(self.benchmark[name], parts.outer)
-            says.append(
-                predict_network(
-                    self.network,
-                    source,
-                    self.image,
-                    self.compute,
-                    progress=self.progress,
-                    title=f"{title}, {name}",
-                )
+def _told(made: Choices, scores: Scores, benchmark: Benchmark, selection: Selection) -> Harvest:
+    pool, task = made.pool, made.pool.runs[0].spec.task
+    starts = {run.spec.init.key for run in pool.runs}
+    return Harvest(
+        data=benchmark.name,
+        target="+".join(task.unseen),
+        trial=pool.trial,
+        init=starts.pop() if len(starts) == 1 else "",
+        sweep=pool.sweep,
+        selection=selection,
+        images=scores.images,
+        methods=dict(scores.full),
+        methods_80=dict(scores.inner),
+        validation=made.validation,
+        missing=made.missing,
+        members=[
+            MemberScore(
+                run=run.name,
+                algorithm=run.spec.algorithm,
+                hparams=run.spec.hparams,
+                trial=run.spec.task.trial,
+                validation=run.result.score,
+                target=scores.models.get(run.name),
+                restricted=run.name in made.kept,
             )
-        return pooled_accuracy(says)
-
-    def _unseen(self, everyone: Soup, chosen: Soup) -> dict[str, Predictions]:
-        """What every member and both soups say of the whole unseen domain."""
-        says: dict[str, Predictions] = {}
-        scored = {member.name: member for member in self.members}
-        for name, weights in {**scored, "uniform": everyone, "restricted": chosen}.items():
-            self.network.load_weights(dict(weights.tensors()))
-            parts = [
-                predict_network(
-                    self.network,
-                    source_of(self.benchmark[domain]),
-                    self.image,
-                    self.compute,
-                    progress=self.progress,
-                    title=f"{domain}: {name}",
-                )
-                for domain in self.task.unseen
-            ]
-            says[name] = Predictions(
-                torch.cat([part.logits for part in parts]),
-                torch.cat([part.labels for part in parts]),
-            )
-        return says
-
-    def _inner_positions(self) -> np.ndarray:
-        """Where the unseen domains' 80 % are among all of their images."""
-        found, before = [], 0
-        for name in self.task.unseen:
-            parts = self.benchmark.split(name, trial=self.task.trial, holdout=self.task.holdout)
-            found.append(np.sort(parts.inner) + before)
-            before += len(self.benchmark[name])
-        return np.concatenate(found)
-
-    def _methods(self, says: Mapping[str, Predictions]) -> dict[str, float]:
-        if not says:
-            return {}
-        alone = [says[member.name] for member in self.members]
-        scores = [one.accuracy() for one in alone]
-        return {
-            "mean": sum(scores) / len(scores),
-            "erm": scores[0],
-            "ens": ensemble(alone).accuracy(),
-            "diwa-restricted": says["restricted"].accuracy(),
-            "diwa-uniform": says["uniform"].accuracy(),
-        }
+            for run in made.ranked
+        ],
+        soup=str(made.soup or ""),
+        restricted_soup=str(made.restricted or ""),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -144,6 +145,25 @@ def runs_of(store: Store, name: str) -> list[Run]:
         )
     keys = set(named[name])
     return [run for run in store.runs() if run.name in keys]
+
+
+def by_sweep(store: Store, names: Sequence[str] = ()) -> dict[str, list[Run]]:
+    """The runs of every sweep with a name, then those of none, under the empty name.
+
+    Args:
+        store: the runs.
+        names: only the sweeps of these names, and not the runs of none.
+
+    Raises:
+        StoreError: if the store calls none so.
+    """
+    every = store.runs()
+    if names:
+        return {name: runs_of(store, name) for name in names}
+    named: dict[str, list[str]] = store.noted(_NAMED) or {}
+    found = {name: [run for run in every if run.name in set(keys)] for name, keys in named.items()}
+    taken = {key for keys in named.values() for key in keys}
+    return {**found, "": [run for run in every if run.name not in taken]}
 
 
 def _label(store: Store, name: str, specs: list[RunSpec]) -> None:

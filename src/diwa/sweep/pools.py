@@ -1,0 +1,89 @@
+"""Which runs belong together, and in which way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from diwa.runs.store import Run
+
+#: One start: runs that can be averaged and chosen among. Apart: runs of one trial, each from a
+#: start of its own, whose predictions can be averaged. Several: the same of several averages.
+#: Trials: all runs from one start, whatever images they were trained on.
+Kind = Literal["start", "apart", "several", "trials"]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Runs that belong together.
+
+    Args:
+        kind: in which way.
+        runs: all of them, best validation first.
+        sweep: the name of their sweep, if it has one.
+    """
+
+    kind: Kind
+    runs: tuple[Run, ...]
+    sweep: str = ""
+
+    @property
+    def trial(self) -> int | None:
+        """Which random split, if it is one."""
+        return None if self.kind == "trials" else self.runs[0].spec.task.trial
+
+    @property
+    def name(self) -> str:
+        """What its folder is called; a later start or sweep must not rename an earlier one's."""
+        first = self.runs[0].spec
+        one_start = self.kind in ("start", "trials")
+        parts = [
+            re.sub(r"[^\w.-]+", "_", self.sweep),
+            "+".join(first.task.unseen),
+            "all" if self.trial is None else f"t{self.trial}",
+            "" if one_start else self.kind,
+            (first.init.key if one_start else family(self.runs[0]))[:8],
+        ]
+        return "-".join(part for part in parts if part)
+
+
+def family(run: Run) -> str:
+    """Names what all starts have in common that differ only in how the head was drawn."""
+    return msgspec.structs.replace(run.spec.init, seed=0).key
+
+
+def pools(runs: Iterable[Run], sweep: str = "") -> list[Pool]:
+    """Sorts finished runs into pools, in the order of their names; a run may be in several.
+
+    Args:
+        runs: of one sweep, or of several without a name.
+        sweep: the sweep's name, if it has one.
+    """
+    starts: dict[tuple[str, int], list[Run]] = {}
+    for run in runs:
+        starts.setdefault((run.spec.init.key, run.spec.task.trial), []).append(run)
+    families: dict[tuple[str, int], list[list[Run]]] = {}
+    inits: dict[str, list[list[Run]]] = {}
+    for (init, trial), together in starts.items():
+        families.setdefault((family(together[0]), trial), []).append(together)
+        inits.setdefault(init, []).append(together)
+    found: list[Pool] = []
+    for held in families.values():
+        if len(held) > 1 and all(len(together) == 1 for together in held):
+            found.append(Pool("apart", _ranked(held), sweep))
+            continue
+        found += [Pool("start", _ranked([together]), sweep) for together in held]
+        averaged = [together for together in held if len(together) > 1]
+        if len(averaged) > 1:
+            found.append(Pool("several", _ranked(averaged), sweep))
+    found += [Pool("trials", _ranked(held), sweep) for held in inits.values() if len(held) > 1]
+    return sorted(found, key=lambda pool: (pool.kind in ("several", "trials"), pool.name))
+
+
+def _ranked(held: Sequence[Sequence[Run]]) -> tuple[Run, ...]:
+    every = [run for together in held for run in together]
+    return tuple(sorted(every, key=lambda run: (-run.result.score, run.name)))
