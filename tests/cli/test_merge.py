@@ -15,6 +15,7 @@ import torch
 
 import diwa
 from diwa.cli.main import main
+from diwa.weights.writer import FileWriter
 
 Make = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
@@ -45,6 +46,64 @@ def test_merge_then_show(three: list[str], tmp_path: Path, capsys: Capture) -> N
     assert f"made by diwa {diwa.__version__}: uniform" in shown
     assert shown.count("0.3333") == 3
     assert "fc.weight" in shown
+
+
+def test_show_tells_the_rules(three: list[str], tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "merged.safetensors"
+    torch.save({"x": torch.ones(1)}, tmp_path / "more.pt")
+    taken = ["--take-from", three[1], "fc.*", "--take-from", str(tmp_path / "more.pt"), "x"]
+    rules = ["--skip", "n*", "f?.*", "--dtype", "bf16"]
+    assert main(["merge", *three, "--out", str(out), *taken, *rules]) == 0
+    capsys.readouterr()
+    assert main(["show", str(out)]) == 0
+    shown = capsys.readouterr().out
+    sha = hashlib.sha256(Path(three[1]).read_bytes()).hexdigest()[:16]
+    assert f"  'fc.*' from  b.safetensors  sha256 {sha}…\n" in shown
+    assert "  'x' from  more.pt  sha256 " in shown
+    assert "  skip: n*  f?.*\n  dtype: bf16\n" in shown
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"soup": 5},
+        {"soup": {"members": [1]}},
+        {"soup": {"members": [{"name": "x", "coefficient": "y"}]}},
+        {"soup": {"members": [{"name": "x", "sha256": 5}]}},
+        {"soup": {"settings": [1]}},
+        {"soup": {"skip": [1]}},
+        {"soup": {"taken": [{"name": "x"}]}},
+        {"soup": {"base": 1}},
+        {"model": [1]},
+        {"model": {"classes": 5}},
+        {"score": "x"},
+    ],
+    ids=str,
+)
+def test_show_of_a_file_that_says_odd_things_of_itself(
+    make_member: Make, about: dict[str, object], capsys: Capture
+) -> None:
+    path = make_member("odd", about, w=[1.0])
+    assert main(["show", str(path)]) == 1
+    said = capsys.readouterr()
+    why = f"{path}: what it says of itself is nothing that diwa writes"
+    remedy = "mistrust it; --json shows it as it is"
+    assert (said.out, said.err) == ("", f"error: {why}; {remedy}\n")
+    assert main(["show", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["about"] == about
+
+
+def test_ctrl_c_says_that_nothing_was_written(
+    three: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FileWriter, "put", stopped)
+    out = tmp_path / "out" / "merged.safetensors"
+    assert main(["merge", *three, "--out", str(out)]) == 130
+    assert capsys.readouterr().err == "stopped; nothing was written\n"
+    assert list(out.parent.iterdir()) == []
 
 
 def test_everything_for_machines(three: list[str], tmp_path: Path, capsys: Capture) -> None:
