@@ -178,6 +178,7 @@ def test_a_method_shows_its_own_flags(capsys: Capture) -> None:
         (["nowhere.safetensors"], "nowhere.safetensors: no such file; "),
         (["*.nothing"], "*.nothing: no file matches; "),
         (["{a}", "{a}"], "is the same file as"),
+        (["{a}"], "a.safetensors: a single member, nothing to merge it with; name two or more"),
         (["{a}", "{b}", "--method", "tise"], "is called 'tise'; did you mean 'ties'?"),
         (["{a}", "{b}", "--method", "ties"], "pass --base FILE"),
         (["{a}", "{b}", "--method", "slerp", "--base", "{c}"], "leave --base out"),
@@ -226,6 +227,16 @@ def test_check_says_merge(make_member: Make, capsys: Capture) -> None:
     sentence = next(line for line in shown.splitlines() if line.startswith("Merge all 3: "))
     assert "descend from one initialisation" in sentence
     assert "next: diwa merge " in shown
+
+
+def test_check_of_a_hyperparameter_of_any_length(make_member: Make, capsys: Capture) -> None:
+    paths = [
+        str(make_member(name, {"run": {"hparams": {"lr": lr, "n": 10**400}}}, w=[1.0, lr]))
+        for name, lr in (("a", 0.5), ("b", 0.25))
+    ]
+    main(["check", *paths, "--json"])
+    told = json.loads(capsys.readouterr().out)["evidence"]["members"]
+    assert [member["hparams"] for member in told] == [{"lr": 0.5}, {"lr": 0.25}]
 
 
 def test_check_leaves_a_stranger_out(make_member: Make, capsys: Capture) -> None:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _ABOUT = """Merge files of weights into one model, tensor by tensor, with little memory.
 
 FILES are safetensors, folders of them (sharded or not), .pt .pth .bin .ckpt .pkl (read without
-running any code), runs of a diwa store, hf://owner/repo, or patterns like 'runs/*.pt'; name them before the flags.
-Their order matters only for what is not averaged: that is the first one's.
-diwa check FILE ... says beforehand whether merging makes sense.
+running any code), runs of a diwa store, hf://owner/repo, or patterns like 'runs/*.pt'.
+Name them before the flags. Averages do not depend on their order; what is not averaged, such as
+integers, is the first one's. diwa check FILE ... says beforehand whether merging makes sense.
 
 Methods ({methods}): diwa merge --method NAME --help shows what each does and its settings.
 {this}
