@@ -229,6 +229,27 @@ def test_check_says_merge(make_member: Make, capsys: Capture) -> None:
     assert "next: diwa merge " in shown
 
 
+def test_a_verdict_in_a_file_and_in_a_narrow_terminal(
+    make_member: Make, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = siblings(make_member, 4, stranger=True)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["check", *paths]) == 1
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) > 72
+    heading = next(line for line in shown.splitlines() if "pair" in line)
+    assert heading.split() == ["pair", "apart", "angle", "one", "origin", "correlation", "sigma"]
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    main(["check", *paths])
+    shown = capsys.readouterr().out
+    plain = re.sub(r"\x1b\[[\d;?]*\w", "", shown).splitlines()
+    # Paths are not to be broken.
+    assert max(len(line) for line in plain if "/" not in line) <= 60
+    assert "  1 - 4 " in "\n".join(plain)
+    assert any(line.rstrip().endswith("other origin") for line in plain)
+
+
 def test_check_of_a_hyperparameter_of_any_length(make_member: Make, capsys: Capture) -> None:
     paths = [
         str(make_member(name, {"run": {"hparams": {"lr": lr, "n": 10**400}}}, w=[1.0, lr]))
