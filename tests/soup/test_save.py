@@ -761,7 +761,7 @@ def test_a_configuration_that_somebody_changed_is_not_lost(tmp_path: Path) -> No
     out = diwa.merge(members).save(tmp_path / "out")
     # It is nothing to be missed if it is there again.
     diwa.merge(members).save(out, shard_size=1)
-    diwa.merge(members[:1]).save(out)
+    alone(members[0]).save(out)
     before = _content(out)
     with pytest.raises(StoreError, match="; choose a new place"):
         diwa.merge(members[::-1]).save(out)
