@@ -15,6 +15,7 @@ import torch
 
 import diwa
 from diwa.cli.main import main
+from diwa.weights.writer import FileWriter
 
 Make = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
@@ -45,6 +46,64 @@ def test_merge_then_show(three: list[str], tmp_path: Path, capsys: Capture) -> N
     assert f"made by diwa {diwa.__version__}: uniform" in shown
     assert shown.count("0.3333") == 3
     assert "fc.weight" in shown
+
+
+def test_show_tells_the_rules(three: list[str], tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "merged.safetensors"
+    torch.save({"x": torch.ones(1)}, tmp_path / "more.pt")
+    taken = ["--take-from", three[1], "fc.*", "--take-from", str(tmp_path / "more.pt"), "x"]
+    rules = ["--skip", "n*", "f?.*", "--dtype", "bf16"]
+    assert main(["merge", *three, "--out", str(out), *taken, *rules]) == 0
+    capsys.readouterr()
+    assert main(["show", str(out)]) == 0
+    shown = capsys.readouterr().out
+    sha = hashlib.sha256(Path(three[1]).read_bytes()).hexdigest()[:16]
+    assert f"  'fc.*' from  b.safetensors  sha256 {sha}…\n" in shown
+    assert "  'x' from  more.pt  sha256 " in shown
+    assert "  skip: n*  f?.*\n  dtype: bf16\n" in shown
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"soup": 5},
+        {"soup": {"members": [1]}},
+        {"soup": {"members": [{"name": "x", "coefficient": "y"}]}},
+        {"soup": {"members": [{"name": "x", "sha256": 5}]}},
+        {"soup": {"settings": [1]}},
+        {"soup": {"skip": [1]}},
+        {"soup": {"taken": [{"name": "x"}]}},
+        {"soup": {"base": 1}},
+        {"model": [1]},
+        {"model": {"classes": 5}},
+        {"score": "x"},
+    ],
+    ids=str,
+)
+def test_show_of_a_file_that_says_odd_things_of_itself(
+    make_member: Make, about: dict[str, object], capsys: Capture
+) -> None:
+    path = make_member("odd", about, w=[1.0])
+    assert main(["show", str(path)]) == 1
+    said = capsys.readouterr()
+    why = f"{path}: what it says of itself is nothing that diwa writes"
+    remedy = "mistrust it; --json shows it as it is"
+    assert (said.out, said.err) == ("", f"error: {why}; {remedy}\n")
+    assert main(["show", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["about"] == about
+
+
+def test_ctrl_c_says_that_nothing_was_written(
+    three: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FileWriter, "put", stopped)
+    out = tmp_path / "out" / "merged.safetensors"
+    assert main(["merge", *three, "--out", str(out)]) == 130
+    assert capsys.readouterr().err == "stopped; nothing was written\n"
+    assert list(out.parent.iterdir()) == []
 
 
 def test_everything_for_machines(three: list[str], tmp_path: Path, capsys: Capture) -> None:
@@ -119,6 +178,7 @@ def test_a_method_shows_its_own_flags(capsys: Capture) -> None:
         (["nowhere.safetensors"], "nowhere.safetensors: no such file; "),
         (["*.nothing"], "*.nothing: no file matches; "),
         (["{a}", "{a}"], "is the same file as"),
+        (["{a}"], "a.safetensors: a single member, nothing to merge it with; name two or more"),
         (["{a}", "{b}", "--method", "tise"], "is called 'tise'; did you mean 'ties'?"),
         (["{a}", "{b}", "--method", "ties"], "pass --base FILE"),
         (["{a}", "{b}", "--method", "slerp", "--base", "{c}"], "leave --base out"),
@@ -167,6 +227,37 @@ def test_check_says_merge(make_member: Make, capsys: Capture) -> None:
     sentence = next(line for line in shown.splitlines() if line.startswith("Merge all 3: "))
     assert "descend from one initialisation" in sentence
     assert "next: diwa merge " in shown
+
+
+def test_a_verdict_in_a_file_and_in_a_narrow_terminal(
+    make_member: Make, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = siblings(make_member, 4, stranger=True)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["check", *paths]) == 1
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) > 72
+    heading = next(line for line in shown.splitlines() if "pair" in line)
+    assert heading.split() == ["pair", "apart", "angle", "one", "origin", "correlation", "sigma"]
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    main(["check", *paths])
+    shown = capsys.readouterr().out
+    plain = re.sub(r"\x1b\[[\d;?]*\w", "", shown).splitlines()
+    # Paths are not to be broken.
+    assert max(len(line) for line in plain if "/" not in line) <= 60
+    assert "  1 - 4 " in "\n".join(plain)
+    assert any(line.rstrip().endswith("other origin") for line in plain)
+
+
+def test_check_of_a_hyperparameter_of_any_length(make_member: Make, capsys: Capture) -> None:
+    paths = [
+        str(make_member(name, {"run": {"hparams": {"lr": lr, "n": 10**400}}}, w=[1.0, lr]))
+        for name, lr in (("a", 0.5), ("b", 0.25))
+    ]
+    main(["check", *paths, "--json"])
+    told = json.loads(capsys.readouterr().out)["evidence"]["members"]
+    assert [member["hparams"] for member in told] == [{"lr": 0.5}, {"lr": 0.25}]
 
 
 def test_check_leaves_a_stranger_out(make_member: Make, capsys: Capture) -> None:

@@ -119,7 +119,7 @@ def regmean_oracle(members: NDArray, grams: NDArray, shrink: float) -> NDArray:
 
 
 @pytest.mark.usefixtures("stretch")
-@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("count", [2, 3, 5])
 def test_uniform(write: Write, count: int) -> None:
     held = drawn(0, count)
     paths = [write(f"m{n}", w=array) for n, array in enumerate(held)]
@@ -708,13 +708,23 @@ def test_settings_that_do_not_suit(write: Write, how: dict[str, Any], says: str)
 
 def test_methods_that_need_another_number_of_members(write: Write) -> None:
     paths = [write(name, w=np.array([1], np.float32)) for name in ("a", "b", "c")]
-    for some in (paths, paths[:1]):
-        with pytest.raises(SpecError, match=rf"slerp of {len(some)} members; give two"):
-            diwa.merge(some, method="slerp")
+    with pytest.raises(SpecError, match="slerp of 3 members; give two"):
+        diwa.merge(paths, method="slerp")
+    for method in ("uniform", "slerp"):
+        with pytest.raises(WeightsError, match=r"a\.safetensors: a single member, nothing"):
+            diwa.merge(paths[:1], method=method)
     with pytest.raises(SpecError, match="stock of 1 member; give two or more"):
         diwa.merge(paths[:1], method="stock", base=paths[1])
     with pytest.raises(WeightsError, match="no members to merge; give at least one"):
         diwa.merge([])
+
+
+def test_one_member_beside_another_file(write: Write) -> None:
+    one, other = (write(name, w=np.array([float(n)])) for n, name in enumerate("ab"))
+    mixed = diwa.merge([one], method="interpolate", base=other, alpha=0.25)
+    assert dict(mixed.arrays())["w"].tolist() == [0.75]
+    taken = diwa.merge([one], take_from=[(other, "w")])
+    assert dict(taken.arrays())["w"].tolist() == [1.0]
 
 
 class Median(Method, frozen=True, kw_only=True):

@@ -34,6 +34,10 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def alone(path: Path) -> diwa.Soup:
+    return diwa.uniform([diwa.Member.from_file(path)])
+
+
 def manifest(path: Path) -> dict[str, Any]:
     return json.loads(open_source(path).metadata[METADATA_KEY])
 
@@ -253,7 +257,7 @@ def test_one_file_in_a_folder_has_no_index(three: list[Path], tmp_path: Path) ->
 
 def test_a_tensor_larger_than_a_shard_has_one_of_its_own(make_member: Make, tmp_path: Path) -> None:
     path = make_member("m", a=np.ones(100), b=[1.0], c=[1.0])
-    out = diwa.merge([path]).save(tmp_path / "out", shard_size=10)
+    out = alone(path).save(tmp_path / "out", shard_size=10)
     held = [set(safetensors.torch.load_file(file)) for file in sorted(out.glob("*.safetensors"))]
     assert held == [{"a"}, {"b", "c"}]
 
@@ -313,7 +317,7 @@ def test_of_a_folder_of_several_models_only_the_configuration_is_kept(
 def test_a_folder_of_weights_alone_has_nothing_to_keep(make_member: Make, tmp_path: Path) -> None:
     """Files lie among all sorts of things; without a configuration, these are none of a model's."""
     (tmp_path / "diary.txt").write_text("x")
-    out = diwa.merge([make_member("a", w=[1.0])]).save(tmp_path / "out")
+    out = alone(make_member("a", w=[1.0])).save(tmp_path / "out")
     assert names(out) == ["model.safetensors"]
 
 
@@ -373,6 +377,43 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, list[
             paths.append(root / f"{way}{seed}")
     assert len(list((root / "shards0").glob("*.safetensors"))) > 2
     return transformers.BertForMaskedLM, saved
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_transformers_loads_it_in_the_kind_that_was_asked_for(
+    bert: tuple[Any, dict[str, list[Path]]], tmp_path: Path
+) -> None:
+    """Its configuration tells of a kind, too, which `from_pretrained` would turn the weights to."""
+    network, saved = bert
+    for kind in (torch.float64, torch.bfloat16):
+        name = {torch.float64: "fp64", torch.bfloat16: "bf16"}[kind]
+        soup = diwa.merge(saved["whole"], dtype=name)
+        out = soup.save(tmp_path / name)
+        assert network.from_pretrained(out, dtype="auto").dtype == kind
+        soup.save(out)  # which is still known as ours
+    told = json.loads((saved["whole"][0] / "config.json").read_text())
+    kept = json.loads((tmp_path / "bf16" / "config.json").read_text())
+    assert kept == {**told, "dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ('{"torch_dtype": "float32", "n": 1}', '{\n  "torch_dtype": "float16",\n  "n": 1\n}\n'),
+        ('{"inner": {"dtype": "float32"}}', '{\n  "inner": {\n    "dtype": "float16"\n  }\n}\n'),
+        ('{"n":  1}', '{"n":  1}'),
+        ('{"dtype":  null}', '{"dtype":  null}'),
+        ("no JSON", "no JSON"),
+    ],
+)
+def test_a_configuration_that_tells_of_a_kind(tmp_path: Path, text: str, kept: str) -> None:
+    members = [
+        sharded(tmp_path / f"m{n}", {"a": torch.ones(3) * n}, config_json=text) for n in range(2)
+    ]
+    out = diwa.merge(members, dtype="fp16").save(tmp_path / "out")
+    assert (out / "config.json").read_text() == kept
+    plain = diwa.merge(members).save(tmp_path / "plain")
+    assert (plain / "config.json").read_text() == text
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -437,7 +478,7 @@ def test_tied_tensors_stay_tied(tmp_path: Path) -> None:
 def test_tied_tensors_stay_tied_in_shards(tmp_path: Path) -> None:
     path = tmp_path / "m.pt"
     torch.save(Tied(1.0).state_dict(), path)
-    out = diwa.merge([path]).save(tmp_path / "out", shard_size=1)
+    out = alone(path).save(tmp_path / "out", shard_size=1)
     assert len(list(out.glob("*.safetensors"))) == 2
     assert open_source(out).aliases == {"head.weight": "embed.weight"}
 
@@ -471,7 +512,7 @@ def test_no_tensor_left_out_hides_the_format(tmp_path: Path) -> None:
     """Without it transformers does not load a file."""
     path = tmp_path / "m.safetensors"
     safetensors.torch.save_file({"w": torch.ones(2)}, path, {"format": "w"})
-    out = diwa.merge([path]).save(tmp_path / "out.safetensors")
+    out = alone(path).save(tmp_path / "out.safetensors")
     assert open_source(out).metadata["format"] == "pt"
 
 
@@ -503,7 +544,7 @@ def test_a_file_that_lies_about_what_is_tied(tmp_path: Path, tied: Any) -> None:
     path = tmp_path / "m.safetensors"
     safetensors.torch.save_file(tensors, path, {METADATA_KEY: json.dumps({"tied": tied})})
     try:
-        out = diwa.merge([path]).save(tmp_path / "out.safetensors")
+        out = alone(path).save(tmp_path / "out.safetensors")
     except WeightsError as error:
         assert str(error).startswith(f"{path}: ")  # noqa: PT017 - either is right
     else:
@@ -720,7 +761,7 @@ def test_a_configuration_that_somebody_changed_is_not_lost(tmp_path: Path) -> No
     out = diwa.merge(members).save(tmp_path / "out")
     # It is nothing to be missed if it is there again.
     diwa.merge(members).save(out, shard_size=1)
-    diwa.merge(members[:1]).save(out)
+    alone(members[0]).save(out)
     before = _content(out)
     with pytest.raises(StoreError, match="; choose a new place"):
         diwa.merge(members[::-1]).save(out)
@@ -750,7 +791,7 @@ def test_never_replaces_a_folder_of_links_to_what_it_reads(
     folder.mkdir()
     (folder / "model.safetensors").symlink_to(held)
     with pytest.raises(WeightsError, match="snapshot: holds one of the members; choose another"):
-        diwa.merge([folder]).save(folder)
+        alone(folder).save(folder)
     assert (folder / "model.safetensors").is_symlink()
 
 

@@ -74,7 +74,7 @@ def test_tied_numbers_count_once(tmp_path: Path) -> None:
     shared = torch.ones(5)
     path = tmp_path / "m.pt"
     torch.save({"embed": shared, "head": shared, "w": torch.ones(2)}, path)
-    merged = diwa.merge([path]).save(tmp_path / "m.safetensors")
+    merged = diwa.uniform([diwa.Member.from_file(path)]).save(tmp_path / "m.safetensors")
     for one in (path, merged):
         told = describe(open_source(one))
         assert told.aliases == {"head": "embed"}

@@ -240,6 +240,19 @@ def test_names_that_are_none(name: object) -> None:
         check_name(name, PLACE)
 
 
+def test_a_name_that_is_none_is_told_in_one_line() -> None:
+    """What a pickle has for a name may be a whole tensor."""
+
+    class Long:
+        def __repr__(self) -> str:
+            return "1,\n" * 9
+
+    with pytest.raises(WeightsError) as caught:
+        check_name(Long(), PLACE)
+    said = f"{PLACE}: a tensor is called by a Long; rename it and save again"
+    assert str(caught.value) == said
+
+
 # -- writing
 
 

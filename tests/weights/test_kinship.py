@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from itertools import permutations
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from diwa.weights.header import TensorInfo
 from diwa.weights.kinds import KINDS, kind_of
@@ -192,6 +196,32 @@ def test_threads_change_no_bit() -> None:
     assert one.names == other.names
     assert one.correlations.tobytes() == other.correlations.tobytes()
     assert one.deviations.tobytes() == other.deviations.tobytes()
+
+
+def test_nor_do_those_of_the_library(tmp_path: Path) -> None:
+    """A BLAS adds up long vectors in another order with each number of threads."""
+    start = np.random.RandomState(0).standard_normal((200, 600)).astype(np.float32)
+    for seed in range(3):
+        save_file(tuned({"w": start}, seed, 0.5), tmp_path / f"{seed}.safetensors")
+    code = (
+        "import hashlib, pathlib, sys; from diwa.weights.kinship import kinship;"
+        "from diwa.weights.source import open_source;"
+        "paths = sorted(pathlib.Path(sys.argv[1]).iterdir());"
+        "found = kinship([open_source(path) for path in paths], ['w']);"
+        "held = found.correlations.tobytes() + found.deviations.tobytes();"
+        "print(hashlib.sha256(held).hexdigest())"
+    )
+    names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)],
+            env={**os.environ, **dict.fromkeys(names, threads)},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "2", "5")
+    }
+    assert len(said) == 1
 
 
 def test_which_tensors_are_matrices() -> None:

@@ -47,6 +47,13 @@ def test_scores_it_refuses(make_member: Callable[..., Path], score: Any) -> None
     assert str(caught.value).startswith(f"{path}: ")
 
 
+@pytest.mark.parametrize("what", ["init", "split"])
+def test_digests_it_refuses(make_member: Callable[..., Path], what: str) -> None:
+    path = make_member("m", {what: [1]}, w=[1.0])
+    with pytest.raises(WeightsError, match=rf"its {what} is \[1\], not a digest"):
+        Member.from_file(path)
+
+
 def test_gives_its_tensors_by_name_and_anew_each_time(make_member: Callable[..., Path]) -> None:
     member = Member.from_file(make_member("m", b=[1.0], a=[[2, 3]], c=[True]))
     for _ in range(2):

@@ -735,7 +735,7 @@ def test_a_pickled_state_dict_that_torch_did_not_write(tmp_path: Path) -> None:
         (b"", ["empty"]),
         (b"\0", []),
         (b"PK\x03\x04", ["not a whole zip file"]),
-        (b"hello", []),
+        (b"hello", ["not what torch.save writes"]),
         (b"\x80\x02", []),
         (b"0" * 99, []),
         (b"<!DOCTYPE html><html>", ["a web page", "download the file itself"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -110,11 +111,40 @@ def test_whatever_its_ending(tmp_path: Path) -> None:
     pickled = tmp_path / "w.ckpt"
     torch.save(tensors(), pickled)
     assert isinstance(open_source(pickled), PickledFile)
-    refused(open_source, pickled.rename(tmp_path / "w.weights"), "not a whole safetensors file")
+    refused(open_source, pickled.rename(tmp_path / "w.weights"), "let its name end in .pt")
 
 
 def test_a_file_without_tensors(tmp_path: Path) -> None:
     assert open_source(saved(tmp_path / "w.safetensors", {})).tensors == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid", "a Git LFS pointer, not the weights"),
+        (b"<!DOCTYPE html><html>", "a web page, not weights"),
+        (b"PK\x03\x04" + b"\0" * 99, "a zip file, as torch.save writes it; let its name end"),
+        (b"\x80\x02}q\0.", "a pickle; let its name end in .pkl"),
+    ],
+)
+def test_what_is_no_safetensors_file(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match=re.escape(f"{path}: {said}")):
+        open_source(path)
+
+
+@pytest.mark.parametrize("length", [ord("<"), 0x1F + 0x8B * 256])
+def test_a_header_whose_length_looks_like_something_else(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "m.safetensors"
+    header = b'{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'.ljust(length)
+    path.write_bytes(length.to_bytes(8, "little") + header + b"\7")
+    assert open_source(path).array("w").tolist() == [7]
+
+
+def test_a_pickle_with_its_ending_in_capitals(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "W.PT")
+    assert open_source(tmp_path / "W.PT").array("w").tolist() == [1, 1]
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:

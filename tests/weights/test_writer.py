@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -148,22 +151,83 @@ def test_what_is_never_written_is_zero(tmp_path: Path) -> None:
     assert open_source(path).array("w").tolist() == [0, 5, 0, 0]
 
 
+@pytest.fixture(params=["without a name", "with a name"])
+def _while_written(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to write, for not every file system can do the first."""
+    if request.param == "with a name":
+        monkeypatch.setattr(module, "_NAMELESS", 0)
+
+
+@pytest.mark.usefixtures("_while_written")
 def test_until_the_end_it_is_no_safetensors_file(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     with FileWriter(path, infos({"w": np.ones(4)}), {}) as writer:
         writer.put("w", 0, np.ones(4))
-        with pytest.raises(WeightsError, match="not a whole safetensors file"):
+        with pytest.raises(WeightsError, match=r"not a whole safetensors file|no such file"):
             open_source(path)
-    open_source(path)
+    assert open_source(path).array("w").tolist() == [1, 1, 1, 1]
+    assert path.stat().st_mode & 0o777 == _mode_of_a_new_file(tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.usefixtures("_while_written")
 def test_an_error_on_the_way_leaves_no_header(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     with pytest.raises(KeyError), FileWriter(path, infos({"w": np.ones(4)}), {}) as writer:
         writer.put("v", 0, np.ones(4))
-    with pytest.raises(WeightsError, match="not a whole safetensors file"):
+    with pytest.raises(WeightsError, match=r"not a whole safetensors file|no such file"):
         open_source(path)
     assert writer._file == -1
+
+
+@pytest.mark.usefixtures("_while_written")
+def test_what_was_there_before_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    for number in (1.0, 2.0):
+        with FileWriter(path, infos({"w": np.ones(1)}), {}) as writer:
+            writer.put("w", 0, np.array([number]))
+        assert open_source(path).array("w").tolist() == [number]
+
+
+def test_a_kill_leaves_nothing(tmp_path: Path) -> None:
+    if not _is_nameless(tmp_path):
+        pytest.skip("this file system names a file at once")
+    code = (
+        "import os, pathlib, signal, sys, numpy as np;"
+        "from diwa.weights.header import TensorInfo; from diwa.weights.kinds import KINDS;"
+        "from diwa.weights.writer import FileWriter;"
+        "info = {'w': TensorInfo(KINDS['F64'], (1000,))};"
+        "writer = FileWriter(pathlib.Path(sys.argv[1]), info, {}).__enter__();"
+        "writer.put('w', 0, np.ones(500)); print('half', flush=True);"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "m.safetensors")]
+    killed = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "half\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("_while_written")
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    writer = FileWriter(tmp_path / "none" / "m.safetensors", {}, {})
+    with pytest.raises(FileNotFoundError), writer:
+        pass
+
+
+def _is_nameless(folder: Path) -> bool:
+    try:
+        os.close(os.open(folder, os.O_RDWR | module._NAMELESS))
+    except OSError:
+        return False
+    return True
+
+
+def _mode_of_a_new_file(folder: Path) -> int:
+    new = folder / "new"
+    new.touch()
+    mode = new.stat().st_mode & 0o777
+    new.unlink()
+    return mode
 
 
 # -- metadata that is known at the end

@@ -269,4 +269,6 @@ def _text(told: object) -> str | None:
 def _numbers(told: Any) -> dict[str, float]:
     if not isinstance(told, dict):
         return {}
-    return {str(k): float(v) for k, v in told.items() if isinstance(v, int | float)}
+    numbers = {str(k): v for k, v in told.items() if isinstance(v, int | float)}
+    # JSON has integers of any length.
+    return {k: float(v) for k, v in numbers.items() if isinstance(v, float) or abs(v) < 2**63}

@@ -22,13 +22,17 @@ _NO_VERDICT = 3
 
 
 def check(
-    files: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE ...")],
+    files: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="FILE ...", help_behavior_hint="(required)"),
+    ],
     /,
     options: DataFlags = DataOptions(),  # noqa: B008 - frozen
     *,
-    base: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None,
+    base: Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None,
     data: OptionalPath = None,
-    model: str = "",
+    model: Annotated[str, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = "",
     size: tuple[int, ...] = (),
     domain: tuple[str, ...] = (),
     limit: int = 100,
@@ -40,14 +44,14 @@ def check(
 
     FILES are what diwa merge takes: files and folders of weights, runs, patterns. Nothing but them
     is needed to see whether they hold the same tensors, descend from one initialisation, and lie
-    close together. With --data, the loss is measured as well: on the straight line between any two
-    (where it rises, averaging them loses what they know) and at their average.
+    close together. With --data, the loss is measured as well, at their average and on the straight
+    line between any two: where it rises there, averaging them loses what they know.
 
-    Exits with 0 for merge, 1 for merge but leave some out, 2 for ensemble instead, 3 for an error.
-    (Wrong flags also give 2, and print nothing on stdout.)
+    Exits with 0 for merge, 1 for merge but leave some out, 2 for ensemble instead, 3 for an error;
+    wrong flags also give 2, and print nothing on stdout.
 
     Args:
-        files: what might be merged, two or more.
+        files: what might be merged, two or more; name them before the flags.
         options: how the folder of images is opened.
         base: what they were fine-tuned from; adds the distance to it, and angles seen from it.
         data: a folder laid out as domain/class/image, to measure the loss with.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,26 +19,26 @@ if TYPE_CHECKING:
 _ABOUT = """Merge files of weights into one model, tensor by tensor, with little memory.
 
 FILES are safetensors, folders of them (sharded or not), .pt .pth .bin .ckpt .pkl (read without
-running any code), runs of a diwa store, hf://owner/repo, or patterns like 'runs/*.pt'. The result
-does not depend on their order. diwa check FILES... says beforehand whether merging makes sense.
+running any code), runs of a diwa store, hf://owner/repo, or patterns like 'runs/*.pt'.
+Name them before the flags. Averages do not depend on their order; what is not averaged, such as
+integers, is the first one's. diwa check FILE ... says beforehand whether merging makes sense.
 
 Methods ({methods}): diwa merge --method NAME --help shows what each does and its settings.
 {this}
 Args:
-    files: what to merge.
+    files: what to merge, two or more; one beside --base or --take-from.
     settings: those of the method.
     rules: which tensors are merged.
-    out: a .safetensors file, or a folder, which also keeps the configuration beside the first
-        member's weights.
+    out: a .safetensors file, or a folder, which gets the first model's config.json as well.
     base: what the members were fine-tuned from, for the methods that need it.
-    take_from: a file and a pattern of names: such tensors come from that file as they are.
-    shard_size: the size of the files in a folder, e.g. 2GB; one file unless given.
+    take_from: tensors with such names come from that file as they are, e.g. b.pt 'head.*'.
+    shard_size: split a folder's weights into files of this size, e.g. 2GB.
     method: how to merge.
     json: print what was done as JSON.
 """
 
 
-def command(arguments: Sequence[str]) -> Callable[..., None]:
+def command(arguments: Sequence[str]) -> Callable[..., int]:
     """The verb, with the flags of the method that the arguments name.
 
     Raises:
@@ -65,23 +66,27 @@ def command(arguments: Sequence[str]) -> Callable[..., None]:
         take_from: Any = (),
         shard_size: Any = "",
         json: bool = False,
-    ) -> None:
+    ) -> int:
         del method
-        _merge(files, settings, rules, out, base, take_from, shard_size, json)
+        return _merge(files, settings, rules, out, base, take_from, shard_size, json)
 
     merge.__annotations__.update(
-        files=Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE ...")],
+        files=Annotated[
+            tuple[str, ...],
+            tyro.conf.Positional,
+            tyro.conf.arg(metavar="FILE ...", help_behavior_hint="(required)"),
+        ],
         settings=Annotated[kind, Flat],
         rules=Annotated[Rules, Flat],
         out=Path,
         method=Annotated[str, tyro.conf.arg(metavar="NAME")],
-        base=Annotated[str, tyro.conf.arg(metavar="FILE")],
+        base=Annotated[str, tyro.conf.arg(metavar="FILE", help_behavior_hint="")],
         take_from=Annotated[
             tuple[tuple[str, str], ...],
             tyro.conf.arg(metavar="FILE PATTERN"),
             tyro.conf.UseAppendAction,
         ],
-        shard_size=Annotated[str, tyro.conf.arg(metavar="SIZE")],
+        shard_size=Annotated[str, tyro.conf.arg(metavar="SIZE", help_behavior_hint="")],
     )
     merge.__doc__ = _ABOUT.format(methods=_known(arguments), this=own)
     return merge
@@ -109,7 +114,7 @@ def _merge(
     take_from: Sequence[tuple[str, str]],
     shard_size: str,
     json: bool,
-) -> None:
+) -> int:
     from diwa.cli.console import progress, say, show_json
     from diwa.soup.merge import merge
 
@@ -123,7 +128,11 @@ def _merge(
         dtype=rules.dtype,
     )
     size = _bytes(shard_size) if shard_size else None
-    place = soup.save(out, shard_size=size, progress=progress())
+    try:
+        place = soup.save(out, shard_size=size, progress=progress())
+    except KeyboardInterrupt:
+        print("stopped; nothing was written", file=sys.stderr)
+        return 130
     if json:
         import msgspec
 
@@ -132,11 +141,12 @@ def _merge(
 
         content = {"out": str(place), "notes": soup.notes, **said_by(open_source(place))}
         show_json(msgspec.json.format(msgspec.json.encode(content), indent=2))
-        return
+        return 0
     for note in soup.notes:
         say(f"note: {note}")
     count = len(soup.members)
     say(f"{place}: {soup.blending.name} merge of {count} {'file' if count == 1 else 'files'}")
+    return 0
 
 
 def members_of(texts: Sequence[str]) -> list[Member]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from diwa.cli.console import show as show_text
 from diwa.cli.console import show_json
+from diwa.errors import WeightsError
+
+if TYPE_CHECKING:
+    from diwa.weights.describe import Description
 
 
 def show(
-    file: tyro.conf.Positional[str],
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")],
     /,
     *,
     tensors: bool = False,
@@ -24,7 +29,6 @@ def show(
         tensors: list every tensor.
         json: print everything as JSON.
     """
-    from diwa.errors import WeightsError
     from diwa.runs.found import weights_in
     from diwa.weights.describe import describe
     from diwa.weights.locate import locate
@@ -36,6 +40,7 @@ def show(
     if json:
         show_json(described.to_json())
         return
+    told = _told(described)
     show_text(f"[bold]{_plain(described.path)}[/bold]")
     kinds = ", ".join(f"{count} {kind}" for kind, count in described.kinds.items())
     show_text(
@@ -43,7 +48,8 @@ def show(
         f"{described.bytes / 1e6:,.1f} MB in {len(described.files)} "
         f"{'file' if len(described.files) == 1 else 'files'}"
     )
-    _show_about(described.about)
+    for line in told:
+        show_text(line)
     for name, text in described.metadata.items():
         show_text(f"{_plain(name)}: {_plain(text[:200])}")
     for alias, kept in described.aliases.items():
@@ -55,34 +61,54 @@ def show(
         show_text(rows_table(["tensor", "kind", "shape", "bytes"], rows))
 
 
-def _show_about(about: dict[str, Any]) -> None:
-    soup = about.get("soup")
-    if isinstance(soup, dict):
-        settings = "  ".join(f"{k} {v}" for k, v in (soup.get("settings") or {}).items())
-        show_text(
-            f"made by diwa {soup.get('version')}: {soup.get('method')}"
-            f"{f', {_plain(settings)}' if settings else ''}, of"
-        )
-        base = [soup["base"]] if "base" in soup else []
-        for member in soup.get("members", []):
-            share = member.get("coefficient")
-            _show_ingredient("" if share is None else f"{share:7.4f}", member)
-        for what, files in (("base", base), ("statistics", soup.get("statistics", []))):
-            for file in files:
-                _show_ingredient(f"  {what}", file)
-        for key in ("only", "skip", "dtype", "taken"):
-            if soup.get(key):
-                show_text(f"  {key.replace('taken', 'take-from')}: {_plain(soup[key])}")
-    model = about.get("model")
-    if isinstance(model, dict):
-        classes = model.get("classes", ())
-        show_text(f"network: {_plain(model.get('backbone'))}, {len(classes)} classes")
-    if about.get("score") is not None:
-        show_text(f"validation accuracy: {100 * about['score']:.1f} %")
+def _told(described: Description) -> list[str]:
+    """What diwa noted of it, in lines.
+
+    Raises:
+        WeightsError: if it is nothing that diwa notes; a file may say anything of itself.
+    """
+    about = described.about
+    lines = []
+    try:
+        if "soup" in about:
+            lines += _of_soup(about["soup"])
+        if "model" in about:
+            model = about["model"]
+            classes = len(model.get("classes", ()))
+            lines.append(f"network: {_plain(model.get('backbone'))}, {classes} classes")
+        if about.get("score") is not None:
+            lines.append(f"validation accuracy: {100 * about['score']:.1f} %")
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise WeightsError(
+            f"{described.path}: what it says of itself is nothing that diwa writes",
+            remedy="mistrust it; --json shows it as it is",
+        ) from error
+    return lines
 
 
-def _show_ingredient(amount: str, file: dict[str, Any]) -> None:
-    show_text(f"  {amount}  {_plain(file['name'])}  sha256 {file.get('sha256', '')[:16]}…")
+def _of_soup(soup: dict[str, Any]) -> Iterator[str]:
+    """The manifest."""
+    settings = "  ".join(f"{k} {v}" for k, v in (soup.get("settings") or {}).items())
+    more = f", {_plain(settings)}" if settings else ""
+    yield f"made by diwa {_plain(soup.get('version'))}: {_plain(soup.get('method'))}{more}, of"
+    for member in soup.get("members", []):
+        share = member.get("coefficient")
+        yield _ingredient("" if share is None else f"{share:7.4f}", member)
+    if "base" in soup:
+        yield _ingredient("  base", soup["base"])
+    for file in soup.get("statistics", []):
+        yield _ingredient("  statistics", file)
+    for file in soup.get("taken", []):
+        yield _ingredient(f"  {_plain(repr(file['pattern']))} from", file)
+    for key in ("only", "skip"):
+        if soup.get(key):
+            yield f"  {key}: {_plain('  '.join(soup[key]))}"
+    if soup.get("dtype"):
+        yield f"  dtype: {_plain(soup['dtype'])}"
+
+
+def _ingredient(amount: str, file: dict[str, Any]) -> str:
+    return f"  {amount}  {_plain(file['name'])}  sha256 {_plain(file.get('sha256', '')[:16])}…"
 
 
 def _plain(text: object) -> str:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 
 from diwa.analysis.compare import obstacle, origin, percent, usual_distance
 from diwa.analysis.evidence import Evidence, PairFacts
 from diwa.analysis.verdict import Verdict
-from diwa.cli.console import say, show
+from diwa.cli.console import say
 
 _WIDTH = 100
 #: Of more pairs than this, only the notable ones are shown.
 _PAIRS = 10
 _MEMBERS = 30
 _NAME = 34
+#: The columns that a narrow terminal can best do without, the first before the others.
+_LEAST = ("sigma", "correlation", "angle", "norm", "from mean")
 _REMARKS = {
     "tensors": "other tensors",
     "origin": "other origin",
@@ -162,7 +166,7 @@ def _show_command(verdict: Verdict) -> None:
     words = [shlex.quote(_plain(paths[name])) for name in verdict.merge]
     line = "next: diwa merge"
     for word in [*words, "--out merged.safetensors"]:
-        if len(line) + len(word) + 3 > _WIDTH:
+        if len(line) + len(word) + 3 > _width():
             say(f"{line} \\")
             line = " "
         line += f" {word}"
@@ -171,31 +175,41 @@ def _show_command(verdict: Verdict) -> None:
 
 def _table(columns: Sequence[tuple[str, list[str]]], most: int, what: str) -> None:
     """Prints the columns that hold anything, as many as fit."""
+    from rich.console import Console
     from rich.markup import escape
 
     from diwa.report.table import rows_table
 
-    kept, room = [], _WIDTH
-    for heading, cells in columns:
-        width = max(map(len, [heading, *cells])) + 3
-        if any(cells) and width <= room:
-            kept.append((heading, cells))
-            room -= width
+    kept = [column for column in columns if any(column[1])]
+    least = [column for name in _LEAST for column in kept if column[0] == name]
+    while kept and sum(map(_room, kept)) > _width():
+        kept.remove(least.pop(0) if least else kept[-1])
     rows = list(zip(*(cells for _, cells in kept), strict=True))
-    show(
-        rows_table(
-            [escape(heading) for heading, _ in kept],
-            [[escape(cell) for cell in row] for row in rows[:most]],
-        )
+    table = rows_table(
+        [escape(heading) for heading, _ in kept],
+        [[escape(cell) for cell in row] for row in rows[:most]],
     )
+    # Of a file, rich would make as little as of an old terminal.
+    Console(highlight=False, width=_width()).print(table)
     if len(rows) > most:
         say(f"and {len(rows) - most} more {what}; --json has all")
+
+
+def _room(column: tuple[str, list[str]]) -> int:
+    """The characters that a column takes, with the space around it."""
+    heading, cells = column
+    return max(map(len, [heading, *cells])) + 3
+
+
+def _width() -> int:
+    """Of the terminal, up to a limit; a file gets all of that."""
+    return min(_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _WIDTH
 
 
 def _say(text: str) -> None:
     # A number and its unit stay on one line.
     bound = _plain(text).replace(" %", "\0%")
-    for line in textwrap.wrap(bound, _WIDTH, subsequent_indent="  ", break_on_hyphens=False):
+    for line in textwrap.wrap(bound, _width(), subsequent_indent="  ", break_on_hyphens=False):
         say(line.replace("\0", " "))
 
 

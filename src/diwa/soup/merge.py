@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from diwa.errors import SpecError
+from diwa.errors import SpecError, WeightsError
 from diwa.soup.methods import METHODS
 from diwa.soup.methods.base import Method
 from diwa.soup.rules import Rules
@@ -33,7 +33,8 @@ def merge(
     """Merges files of weights; nothing is computed before the result is saved or looked at.
 
     Args:
-        members: files, folders or members of one architecture.
+        members: two or more files, folders or members of one architecture; one will do beside a
+            base, or where tensors are taken from another file.
         method: how; a name of `diwa.methods`, or a method with its settings.
         base: what the members were fine-tuned from, for methods that need it.
         only: merge only tensors with names of these patterns; the others are the first member's.
@@ -55,9 +56,15 @@ def merge(
     chosen = method if isinstance(method, Method) else _method(method, settings)
     if isinstance(method, Method) and settings:
         raise SpecError(f"settings {', '.join(settings)}", remedy="give them to the method itself")
+    opened = tuple(as_member(member) for member in members)
+    if len(opened) == 1 and not (chosen.wants_base or take_from):
+        raise WeightsError(
+            f"{opened[0].path}: a single member, nothing to merge it with",
+            remedy="name two or more",
+        )
     return Soup(
         chosen.name,
-        tuple(as_member(member) for member in members),
+        opened,
         blending=chosen,
         base=None if base is None else as_member(base),
         rules=Rules(only=_several(only), skip=_several(skip), dtype=dtype),

@@ -20,12 +20,11 @@ class Rules(Spec, frozen=True, kw_only=True):
     """
 
     only: tuple[str, ...] = ()
-    """Average only tensors with such names; the others are the first member's."""
+    """Average only tensors whose names match a pattern, e.g. 'blocks.*'; others: the first's."""
     skip: tuple[str, ...] = ()
-    """Don't average tensors with such names; they are the first member's."""
+    """Don't average tensors whose names match a pattern, e.g. 'head.*'; they are the first's."""
     dtype: str = ""
-    """The kind of numbers to write: fp32, fp16, bf16, fp64, fp8_e4m3, fp8_e5m2; each tensor's
-    own in the first member unless given."""
+    """What to write: fp64, fp32, fp16, bf16, fp8_e4m3, fp8_e5m2; as the first unless given."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,9 +35,14 @@ class Rules(Spec, frozen=True, kw_only=True):
         """Whether a tensor of that name is averaged."""
         return (not self.only or matches(name, self.only)) and not matches(name, self.skip)
 
+    @property
+    def target(self) -> Kind | None:
+        """The kind of numbers that was asked for."""
+        return KINDS[FLOATS[self.dtype]] if self.dtype else None
+
     def kind(self, own: Kind) -> Kind:
         """What a tensor is written as that is stored as `own`."""
-        return KINDS[FLOATS[self.dtype]] if self.dtype and own.floating else own
+        return self.target if self.target and own.floating else own
 
     def check(self, names: Iterable[str]) -> None:
         """Makes sure that every pattern stands for something.

@@ -55,7 +55,7 @@ def save(
             f"{path}: not the name of a safetensors file or a new folder",
             remedy="let it end in .safetensors",
         )
-    kept = folder.beside(soup.members)
+    kept = folder.beside(soup.members, soup.rules.target)
     with swapping_folder(path, mark=partial(folder.is_replaceable, kept=kept)) as part:
         files = folder.shards(soup.infos, shard_size)
         _write(soup, plans, {part / file: names for file, names in files.items()}, progress)

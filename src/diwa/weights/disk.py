@@ -10,6 +10,38 @@ from typing import BinaryIO
 
 from diwa.errors import WeightsError
 
+_SAVE_AGAIN = "save the weights with safetensors.torch.save_file"
+#: How files start that are no weights in spite of their name, and what to do about each.
+_OTHERS = {
+    b"version https://git-lfs": ("a Git LFS pointer, not the weights", "run `git lfs pull` there"),
+    b"<": ("a web page, not weights", "download the file itself"),
+    b"\x89HDF\r\n": ("an HDF5 file", _SAVE_AGAIN),
+    b"GGUF": ("a GGUF file", "get the model in safetensors instead"),
+    b"\x1f\x8b": ("compressed with gzip", "unpack it first"),
+    b"\x93NUMPY": ("a NumPy array", _SAVE_AGAIN),
+}
+#: Those that are weights, but by another name.
+_PICKLES = {
+    b"PK\x03\x04": ("a zip file, as torch.save writes it", "let its name end in .pt"),
+    b"\x80\x02": ("a pickle", "let its name end in .pkl"),
+}
+
+
+def refuse_others(start: bytes, path: Path, *, pickles: bool = False) -> None:
+    """Says what a file is that starts like something known, and is not what its name promises.
+
+    Args:
+        start: its first bytes.
+        path: the file.
+        pickles: whether what `torch.save` writes is to be refused as well.
+
+    Raises:
+        WeightsError: if it is such a file.
+    """
+    for known, (what, remedy) in {**_OTHERS, **(_PICKLES if pickles else {})}.items():
+        if start.lstrip().startswith(known):
+            raise WeightsError(f"{path}: {what}", remedy=remedy)
+
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     """Opens a file to be read; a pipe is refused, for to open one waits until somebody writes.

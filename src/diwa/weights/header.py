@@ -173,9 +173,12 @@ def check_name(name: object, path: Path) -> None:
         WeightsError: for a name that is no text, or holds control characters.
     """
     if not isinstance(name, str) or len(name) > 4096 or name == _METADATA:
-        raise WeightsError(
-            f"{path}: a tensor is called {repr(name)[:60]}", remedy="rename it and save again"
-        )
+        # Of a name that is no text, what it is: it may be anything, even a tensor of many lines.
+        said = ascii(name[:60]) if isinstance(name, str) else f"by a {type(name).__name__}"
+        raise WeightsError(f"{path}: a tensor is called {said}", remedy="rename it and save again")
+    # Nearly all names are plain; to look at each character of thousands would show in a merge.
+    if name.isascii() and name.isprintable():
+        return
     if any(unicodedata.category(character) in ("Cc", "Cf", "Cs") for character in name):
         raise WeightsError(
             f"{path}: the tensor name {name[:60]!a} holds control characters",

@@ -133,11 +133,11 @@ def kinship(
         patterns, spreads = [], []
         for source, own in zip(sources, held, strict=True):
             pattern = _pattern(source.array(own[name]))
-            length = np.linalg.norm(pattern)
+            length = _length(pattern)
             if length == 0:
                 return None
             pattern /= length
-            spreads.append(np.linalg.norm(gram(pattern)))
+            spreads.append(_length(gram(pattern)))
             patterns.append(pattern)
         # Over all orders of the rows, the variance is the squared norm of one pattern times the
         # other one's transpose, over one less than the number of rows; likewise for columns.
@@ -154,6 +154,11 @@ def kinship(
         np.stack([correlations for correlations, _ in kept.values()]) if kept else empty,
         np.stack([deviations for _, deviations in kept.values()]) if kept else empty,
     )
+
+
+def _length(matrix: Floats) -> float:
+    """Its norm. Not NumPy's own, which asks a BLAS, whose threads round differently."""
+    return float(np.sqrt(np.square(matrix).sum()))
 
 
 def _sides(shape: Sequence[int]) -> tuple[int, int]:

@@ -49,12 +49,16 @@ class Member:
         """The member that a source holds, under a name or that of its file.
 
         Raises:
-            WeightsError: if what it says of itself is no JSON, or its score is no number.
+            WeightsError: if what it says of itself is no JSON, its score is no number, or its split
+                or initialisation no digest.
         """
         known = said_by(source)
         score = known.get("score")
         if isinstance(score, bool) or not isinstance(score, int | float | None):
             raise WeightsError(f"{source.path}: its score is {score!r}, not a number")
+        for what in ("split", "init"):
+            if not isinstance(known.get(what), str | None):
+                raise WeightsError(f"{source.path}: its {what} is {known[what]!r}, not a digest")
         return cls(
             name=source.path.stem if name is None else name,
             source=source,

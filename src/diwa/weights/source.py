@@ -9,13 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from diwa.errors import WeightsError
 from diwa.weights.digests import sha256
-from diwa.weights.disk import open_file, unreadable
+from diwa.weights.disk import open_file, refuse_others, unreadable
 from diwa.weights.header import Header, TensorInfo, read_header
 from diwa.weights.index import read_index
 
@@ -137,7 +137,7 @@ class SafetensorsFile(Source):
         super().__init__(path)
         try:
             with open_file(path) as file:
-                self._header: Header = read_header(file, path)
+                self._header: Header = _header(file, path)
                 self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise unreadable(path, error) from error
@@ -178,6 +178,16 @@ class SafetensorsFile(Source):
             self._bytes, info.kind.numpy(), count=info.size, offset=self._header.starts[name]
         )
         return flat.reshape(info.shape)
+
+
+def _header(file: BinaryIO, path: Path) -> Header:
+    try:
+        return read_header(file, path)
+    except WeightsError:
+        file.seek(0)
+        # Only now, for a whole header may start like anything.
+        refuse_others(file.read(64), path, pickles=True)
+        raise
 
 
 class ShardedFolder(Source):
@@ -263,7 +273,7 @@ def open_source(path: Path | str) -> Source:
             return _of_folder(path)
     except OSError as error:
         raise unreadable(path, error) from error
-    if path.suffix in PICKLED:
+    if path.suffix.lower() in PICKLED:
         from diwa.weights.pickled import open_pickled
 
         return open_pickled(path)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from diwa.errors import WeightsError
-from diwa.weights.disk import open_file, unreadable
+from diwa.weights.disk import open_file, refuse_others, unreadable
 from diwa.weights.inert import stand_ins
 
 if TYPE_CHECKING:
@@ -46,15 +46,6 @@ _GLOBAL = re.compile(r"GLOBAL ([^\s\"']+)")
 #: How much of a refused pickle is searched for what it would call.
 _LOOKED_AT = 1 << 20
 _ZIP = b"PK\x03\x04"
-#: How files start that end like a pickle and are none, and what to do about each.
-_OTHERS = {
-    b"version https://git-lfs": ("a Git LFS pointer, not the weights", "run `git lfs pull` there"),
-    b"<": ("a web page, not weights", "download the file itself"),
-    b"\x89HDF\r\n": ("an HDF5 file", "save the weights with safetensors.torch.save_file"),
-    b"GGUF": ("a GGUF file", "get the model in safetensors instead"),
-    b"\x1f\x8b": ("compressed with gzip", "unpack it first"),
-    b"\x93NUMPY": ("a NumPy array", "save the weights with safetensors.torch.save_file"),
-}
 #: Torch's list of what may be called is one for all threads, and so are Python's warnings.
 _ALONE = threading.Lock()
 
@@ -120,9 +111,7 @@ def _check_start(start: bytes, size: int, path: Path) -> None:
         raise WeightsError(
             f"{path}: a safetensors file by another name", remedy="let it end in .safetensors"
         )
-    for known, (what, remedy) in _OTHERS.items():
-        if start.lstrip().startswith(known):
-            raise WeightsError(f"{path}: {what}", remedy=remedy)
+    refuse_others(start, path)
 
 
 def _records(file: BinaryIO, path: Path) -> list[int]:
@@ -184,10 +173,10 @@ def _refused(path: Path, error: BaseException) -> WeightsError:
             f"{path}: can't be read safely (a pickle, but not as torch.save writes it)",
             remedy=_SAVE_AGAIN,
         )
-    # The line that tells, of a page of advice.
-    text = text.rpartition("WeightsUnpickler error: ")[2]
+    # The line that tells, of a page of advice; where torch stumbled over a byte, it tells nothing.
+    text = "" if isinstance(error, LookupError) else text.rpartition("WeightsUnpickler error: ")[2]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    why = lines[0] if lines else type(error).__name__
+    why = lines[0] if lines else "not what torch.save writes"
     return WeightsError(f"{path}: can't be read safely ({_line(why)})", remedy=_AGAIN)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 #: No more than this in one call, so that other threads and Ctrl-C get their turn.
 _AT_ONCE = 1 << 24
+#: Opens a file without a name, and where to find it while it is open.
+_NAMELESS: int = getattr(os, "O_TMPFILE", 0)
+_OPEN_FILES = "/proc/self/fd"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
 
 
@@ -25,7 +29,8 @@ class FileWriter:
     """One safetensors file that is written piece by piece.
 
     The header comes first in the file but is written last, so that a digest that is only known
-    at the end can be in it.
+    at the end can be in it. Where the system can do that, the file has no name before it is whole:
+    then even a kill leaves nothing of it.
 
     Args:
         path: where to; see `replacing` for writing beside and renaming.
@@ -51,10 +56,11 @@ class FileWriter:
         self._tensors = tensors
         self._text, self._header = layout(tensors, metadata)
         self._file = -1
+        self._named = True
         self._turn = threading.Lock()
 
     def __enter__(self) -> FileWriter:
-        self._file = os.open(self._path, _FLAGS, 0o666)
+        self._open()
         try:
             # Its full length at once, for a tensor without numbers may be the last.
             os.ftruncate(self._file, len(self._text) + sum(t.bytes for t in self._tensors.values()))
@@ -72,8 +78,31 @@ class FileWriter:
         try:
             if error is None:
                 self._write(memoryview(self._text), 0)
+                if not self._named:
+                    self._name()
         finally:
             self._close()
+
+    def _open(self) -> None:
+        self._named = True
+        if _NAMELESS and os.path.isdir(_OPEN_FILES):
+            # Not every file system can do it, and the error that says so is not always the same.
+            with suppress(OSError):
+                self._file = os.open(self._path.parent, os.O_RDWR | _NAMELESS, 0o666)
+                self._named = False
+                return
+        self._file = os.open(self._path, _FLAGS, 0o666)
+
+    def _name(self) -> None:
+        """Gives the file its name; one that is there already is replaced, as if written over."""
+        os.fsync(self._file)
+        self._path.unlink(missing_ok=True)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            # With a folder to start from, for only then does Python follow the link.
+            os.link(f"{_OPEN_FILES}/{self._file}", self._path.name, dst_dir_fd=folder)
+        finally:
+            os.close(folder)
 
     def _close(self) -> None:
         os.close(self._file)
