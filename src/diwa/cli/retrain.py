@@ -48,7 +48,7 @@ def retrain(
     from diwa.cli.images import by_images, reopened
     from diwa.data.sets import full_names
     from diwa.errors import SpecError, StoreError
-    from diwa.report.lastlayer import layer_tables, shown
+    from diwa.report.lastlayer import LEGEND, layer_tables, shown
     from diwa.runs.domainbed import is_domainbed
     from diwa.runs.store import Store
     from diwa.sweep.retrain import RetrainedPool, retrain_runs
@@ -98,6 +98,7 @@ def retrain(
         return
     for table in tables:
         show(shown(table))
+    show(LEGEND)
     for pool in pools:
         for path in [pool.results, *pool.saved]:
             show(f"written: {path}")

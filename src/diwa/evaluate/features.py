@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from diwa.errors import WeightsError
 from diwa.evaluate.predict import Weights, image_of, predict_network, source_of
 from diwa.evaluate.predictions import Predictions
 from diwa.models.device import Compute
-from diwa.models.network import described, restore_network
+from diwa.models.network import described, head_names, restore_network
 from diwa.progress import QUIET, Progress
 from diwa.weights import files
 
@@ -85,6 +86,28 @@ def predict_with_features(
         tensors = {"features": says.features, "labels": says.labels, "logits": says.logits}
         files.write(path, tensors, known)
     return says
+
+
+@dataclass(frozen=True)
+class Headless:
+    """The same network with a last layer of zeros: alike wherever the encoder is.
+
+    Args:
+        weights: the network.
+    """
+
+    weights: Weights
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """How to build the network."""
+        return {"model": self.weights.about["model"]}
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors, by name."""
+        bare = head_names(self.weights.about)
+        for name, tensor in self.weights.tensors():
+            yield name, torch.zeros_like(tensor) if name in bare else tensor
 
 
 def digest_of(weights: Weights) -> str:

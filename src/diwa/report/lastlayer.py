@@ -16,10 +16,15 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _NAMES: dict[Features, str] = {
-    "pretrained": "✗, the encoder as it came",
-    "erm": "ERM, the run that validation picks",
-    "diwa": "DiWA-uniform, all runs averaged",
+    "pretrained": "✗",
+    "erm": "ERM",
+    "diwa": "DiWA-uniform",
 }
+#: What rows and columns are, for below the tables.
+LEGEND = (
+    "✗: the pretrained encoder as it came; ERM: the run that validation picks; DiWA-uniform: all "
+    "runs averaged. Only the last layer is trained; at 0 % it is as it was, on the same images."
+)
 
 
 class LayerCell(Spec, frozen=True, kw_only=True):
@@ -121,7 +126,7 @@ def _column(one: LayerCell) -> tuple[int, int]:
 
 
 def shown(table: LayerTable) -> Table:
-    """The table for a terminal; every heading says what trained and what was tested."""
+    """The table for a terminal; every heading says what trained and what tested."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
@@ -138,16 +143,10 @@ def shown(table: LayerTable) -> Table:
         title_style="bold",
     )
     columns = sorted({_column(one) for one in table.cells})
-    target = escape(table.target)
-    made.add_column(f"share of {target} that trained the last layer\ntested on")
+    made.add_column("trained on\ntested on\nimages", no_wrap=True)
     for tested, percent in columns:
         images = next(one.tested_on for one in table.cells if one.tested_percent == -tested)
-        made.add_column(
-            f"{percent} %\nother {-tested} %\n({images:,} images)"
-            if percent
-            else f"0 %\nthe same {-tested} %",
-            justify="right",
-        )
+        made.add_column(f"{percent} %\n{-tested} %\n{images:,}", justify="right", no_wrap=True)
     for name, called in _NAMES.items():
         own = {_column(one): one.accuracy for one in table.cells if one.features == name}
         made.add_row(called, *(_text(own.get(column)) for column in columns))

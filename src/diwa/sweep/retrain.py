@@ -12,7 +12,7 @@ import numpy as np
 from diwa.atomic import write_bytes
 from diwa.data.benchmark import Benchmark
 from diwa.errors import DataError, SpecError, StoreError
-from diwa.evaluate.features import predict_with_features
+from diwa.evaluate.features import Headless, predict_with_features
 from diwa.evaluate.predict import Weights
 from diwa.evaluate.predictions import Predictions
 from diwa.evaluate.retrain import OTHER_PART, retrained
@@ -132,7 +132,7 @@ def retrain_runs(
 
 def _pools(store: Store, runs: Sequence[Run]) -> dict[str, list[Run]]:
     found: dict[str, list[Run]] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: (run.spec.task.unseen, run.spec.task.trial, run.name)):
         task = run.spec.task
         # Runs that leave two domains out are there for choosing hyperparameters only.
         if run.finished and len(task.unseen) == 1:
@@ -173,7 +173,8 @@ class _Pool:
                     )
         members = [run.member() for run in self.runs]
         encoders: dict[Features, Weights] = {
-            "pretrained": Member.from_file(self.store.paths.init(self.init.key).weights),
+            # Trials differ in their heads only, so they share its features.
+            "pretrained": Headless(Member.from_file(self.store.paths.init(self.init.key).weights)),
             "erm": members[0],
             "diwa": uniform(members),
         }
