@@ -129,7 +129,7 @@ def retrain(
         ...         return iter(self.network.weights().items())
         >>> new = diwa.retrain(Drawn(), photos, "sketch", part="in")
         >>> new.trained_on, new.tested_on, tuple(new.head.weight.shape)
-        (10, 2, (2, 128))
+        (10, 2, (2, 96))
     """
     held = benchmark[domain]
     chosen, others = _positions(benchmark, held.name, part, trial, holdout, positions)
