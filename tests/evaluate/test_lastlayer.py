@@ -109,7 +109,7 @@ def _held_out_right(features: torch.Tensor, labels: torch.Tensor, strength: floa
         spread = features.std(dim=0, unbiased=False)
         points = (features - features.mean(dim=0)) / spread
         problem = lastlayer._Problem(points.double(), labels, int(labels.max()) + 1)
-        found = problem.solved(strength, rows=(dealt != fold).nonzero()[:, 0], tolerance=1e-7)
+        found = problem.solved(strength, rows=(dealt != fold).nonzero()[:, 0], tolerance=1e-5)
         right += problem.tested(found, (dealt == fold).nonzero()[:, 0])[0]
     return right
 

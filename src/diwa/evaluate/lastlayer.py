@@ -126,6 +126,7 @@ class _Problem:
             features = triangle.T
         self._variances, self._axes = torch.linalg.eigh(features.T @ features / count)
         self.features = features @ self._axes
+        self.rough = self.features.float()
         self.labels = labels
         self.classes = classes
 
@@ -145,14 +146,16 @@ class _Problem:
             start: where to begin.
             tolerance: the largest scaled gradient to end at.
         """
-        features = self.features if rows is None else self.features[rows]
+        # Half the bytes do for choosing, which ends far from the last digits.
+        features = self.features if rows is None else self.rough[rows]
         labels = self.labels if rows is None else self.labels[rows]
         # What the second derivatives are where all classes are as likely, as at the start and
         # wherever the penalty is strong.
         scale = (self._variances.clamp_min(0) / self.classes + strength).rsqrt()[:, None]
         scale = torch.cat([scale, torch.full((1, 1), self.classes**0.5, dtype=torch.float64)])
+        scale = scale.to(features.dtype)
         shape = (features.shape[1] + 1, self.classes)
-        scaled = torch.zeros(shape, dtype=torch.float64) if start is None else start / scale
+        scaled = torch.zeros(shape, dtype=features.dtype) if start is None else start / scale
         scaled = scaled.clone().requires_grad_()
         search = torch.optim.LBFGS(
             [scaled],
@@ -177,7 +180,7 @@ class _Problem:
 
     def tested(self, found: torch.Tensor, rows: torch.Tensor) -> tuple[int, float]:
         """How many of some images are right, and their summed cross-entropy."""
-        logits = torch.addmm(found[-1], self.features[rows], found[:-1])
+        logits = torch.addmm(found[-1], self.rough[rows], found[:-1])
         labels = self.labels[rows]
         right = int((logits.argmax(dim=1) == labels).sum())
         return right, F.cross_entropy(logits, labels, reduction="sum").item()
