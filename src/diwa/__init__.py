@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from diwa.evaluate.predict import predict as predict
     from diwa.evaluate.predictions import Predictions as Predictions
     from diwa.evaluate.predictions import ensemble as ensemble
+    from diwa.evaluate.retrain import Retrained as Retrained
+    from diwa.evaluate.retrain import retrain as retrain
     from diwa.models.network import ModelSpec as ModelSpec
     from diwa.models.network import Network as Network
     from diwa.models.network import build_network as build_network
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from diwa.sweep.harvest import Harvest as Harvest
     from diwa.sweep.harvest import harvest as harvest
     from diwa.sweep.plan import plan as plan
+    from diwa.sweep.retrain import RetrainedPool as RetrainedPool
+    from diwa.sweep.retrain import retrain_runs as retrain_runs
     from diwa.sweep.run import run_sweep as run_sweep
     from diwa.sweep.spec import SweepSpec as SweepSpec
     from diwa.train.loop import train_run as train_run
@@ -74,6 +78,8 @@ _HOMES = {
     "Predictions": "diwa.evaluate.predictions",
     "Record": "diwa.report.record",
     "Report": "diwa.report.report",
+    "Retrained": "diwa.evaluate.retrain",
+    "RetrainedPool": "diwa.sweep.retrain",
     "Run": "diwa.runs.store",
     "RunSpec": "diwa.runs.spec",
     "RunningMean": "diwa.weights.running",
@@ -101,6 +107,8 @@ _HOMES = {
     "predict": "diwa.evaluate.predict",
     "recalibrate_batchnorm": "diwa.models.recalibrate",
     "restore_network": "diwa.models.network",
+    "retrain": "diwa.evaluate.retrain",
+    "retrain_runs": "diwa.sweep.retrain",
     "run_sweep": "diwa.sweep.run",
     "split": "diwa.data.split",
     "tabulate": "diwa.report.report",

@@ -147,7 +147,7 @@ def test_wrong_flags_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", ["quickstart", "data", "data cache", "sweep", "train", "soup", "eval"]
+    "verb", ["quickstart", "data", "data cache", "sweep", "train", "soup", "retrain", "eval"]
 )
 def test_each_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:

@@ -25,6 +25,7 @@ _VERBS = {
     "recipes": ("diwa.cli.recipes:recipes", "list the sweeps of the paper's tables, or print one"),
     "soup": ("diwa.cli.soup:soup", "average a sweep's runs and score the unseen domain"),
     "report": ("diwa.cli.report:report", "print the paper's tables, of stores or DomainBed's runs"),
+    "retrain": ("diwa.cli.retrain:retrain", "train the last layer again on some of the target"),
     "merge": ("diwa.cli.merge:command", "merge checkpoints of any origin into one model"),
     "check": ("diwa.cli.check:check", "say beforehand whether merging makes sense"),
     "show": ("diwa.cli.show:show", "show what a file of weights holds, and what it is made of"),

@@ -142,6 +142,19 @@ def restore_network(about: Mapping[str, Any], tensors: Tensors, *, dropout: floa
     return network
 
 
+def head_names(about: Mapping[str, Any]) -> tuple[str, str]:
+    """What the head's weight and bias are called in a file with that metadata.
+
+    Raises:
+        ModelError: if it does not say which network it is of.
+    """
+    spec = described(about)
+    backbone = build_backbone(
+        spec.backbone, size=spec.size, channels=spec.channels, weights=FROM_NOWHERE
+    )
+    return f"{backbone.head_name}.weight", f"{backbone.head_name}.bias"
+
+
 def described(about: Mapping[str, Any]) -> ModelSpec:
     """Which network a file's metadata describes.
 

@@ -59,6 +59,18 @@ class SoupPaths:
         self.results = folder / "results.json"
 
 
+class RetrainedPaths:
+    """The files that last-layer retraining makes of one pool of runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.results = folder / "results.json"
+
+    def model(self, percent: int) -> Path:
+        """The average with the last layer that so much of the domain trained."""
+        return self.folder / f"soup-{percent}.safetensors"
+
+
 class StorePaths:
     """The folders of a store."""
 
@@ -67,6 +79,7 @@ class StorePaths:
         self.about = root / "store.json"
         self.runs = root / "runs"
         self.inits = root / "inits"
+        self.retrained = root / "retrained"
 
     def run(self, key: str) -> RunPaths:
         """The files of the run with that key."""
@@ -79,3 +92,7 @@ class StorePaths:
     def soup(self, name: str) -> SoupPaths:
         """The files of the soup with that name."""
         return SoupPaths(self.root / "soups" / name)
+
+    def features(self, key: str) -> Path:
+        """The features with that key."""
+        return self.root / "features" / f"{key}.safetensors"
