@@ -50,7 +50,7 @@ def test_extreme_draws_have_domainbeds_ranges_of_the_data_set(
     """DomainBed has other ranges for digits, and smaller batches for DomainNet."""
     images = open_folder(folder, name=data, allow_small_domains=True)
     spec = SweepSpec(
-        target=("sketch",), weights="none", algorithm=algorithm, space="extreme", runs=30
+        target=("sketch",), weights="none", algorithm=(algorithm,), space="extreme", runs=30
     )
     digits, dann = data == "ColoredMNIST", algorithm == "DANN"
     for number, run in enumerate(plan(spec, images, device="cpu")):
