@@ -213,3 +213,20 @@ def test_callers_get_the_same_functions(mine: Path) -> None:
     given: Callable[..., object] = diwa.add_data
     assert given("PACS", mine)
     assert diwa.open_data("PACS", allow_small_domains=True)["P"].name == "photo"
+
+
+def test_names_in_brackets_are_shown_as_they_are(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever draws the tables would take them for colours."""
+    import shutil
+
+    mine = tmp_path / "[red]" / "[bold]photos"
+    shutil.copytree(folder, mine)
+    for domain in [one for one in mine.iterdir() if one.is_dir()]:
+        (domain / "cat").rename(domain / "[dim]cat")
+    (mine / "[link]").mkdir()
+    assert main(["data", "show", str(mine), "--list-only"]) == 0
+    told = capsys.readouterr().out
+    for name in ("[bold]photos", "[dim]cat", "[link]"):
+        assert name in told

@@ -125,6 +125,17 @@ def test_domainbeds_own_tables(theirs: Path, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == as_text(results, ["oracle"])
 
 
+def test_domainbeds_tables_are_not_of_all_images(
+    theirs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(theirs), "--images", "100"]) == 0
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "nothing to tabulate: all that was found is left out by what was asked for" in told.err
+    assert main(["report", str(theirs), "--images", "all"]) == 0
+    assert capsys.readouterr().out.startswith("Total records: ")
+
+
 def test_domainbeds_tables_in_other_forms(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["report", str(theirs), "--layout", "domainbed", "--format"]
     assert main([*arguments, "markdown"]) == 0

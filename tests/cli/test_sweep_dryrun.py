@@ -68,6 +68,24 @@ def test_for_machines(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out)["total"]["seconds"] is None
 
 
+def test_names_of_sweeps_are_not_cut_short(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or `erm-mixup` and `erm-mixup-coral` would look the same."""
+    recipe = tmp_path / "mine.toml"
+    names = ("a-long-name-of-a-sweep-and-one", "a-long-name-of-a-sweep-and-two")
+    recipe.write_text("".join(f'[[sweep]]\nname = "{name}"\n' for name in names))
+    assert main([*_dry(folder, "--no-trial"), "--recipe", str(recipe)]) == 0
+    _, _, costs = capsys.readouterr().out.partition("images, and time:")
+    lines = costs.splitlines()
+    heads = next(line for line in lines if "validated" in line)
+    # The runs stand to the right, below the end of their heading.
+    width = heads.index("runs")
+    first = "".join(line[:width].strip() for line in lines)
+    assert "…" not in costs
+    assert all(name in first for name in names)
+
+
 def test_a_wide_table_still_fits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = ["--runs", "6", "--no-trial", "--space", "extreme", "--trials", "2"]
     assert main(_dry(folder, *more, "--algorithm", "ERM", "Mixup", "SAM+CORAL")) == 0

@@ -196,6 +196,45 @@ def test_a_mistake_leaves_no_store(
     assert "did you mean 'sam-table'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('algorithm = ["Mixpu"]', "no algorithm is called 'Mixpu'; did you mean 'Mixup'?"),
+        ('backbone = "test_resent"', "backbone 'test_resent': neither timm nor a plug-in has it"),
+        ('target = "sketsh"', "has no domain 'sketsh'; did you mean 'sketch'?"),
+        ("hparams = { gama = 1 }", "Mixup has no hyperparameter 'gama'"),
+        ("hparams = { lr = -1 }", "hyperparameter lr=-1; give a number from 0 up"),
+        ('averages = ["mma"]', "no average is called 'mma'; did you mean 'ma'?"),
+        ("size = 4", "size (4, 4): too small"),
+    ],
+)
+@pytest.mark.parametrize("verb", [["sweep"], ["sweep", "--dry-run"], ["train"]], ids=" ".join)
+def test_a_word_that_nobody_knows_is_told_with_its_table_before_anything_is_done(
+    recipe: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    verb: list[str],
+    line: str,
+    says: str,
+) -> None:
+    wrong = recipe.read_text().replace('name = "mixup"\n', f'name = "mixup"\n{line}\n')
+    if "algorithm" in line:
+        wrong = wrong.replace('algorithm = ["Mixup"]\n', "")
+    recipe.write_text(wrong)
+    one = ["--only", "mixup"] if verb == ["train"] else []
+    store = tmp_path / "runs"
+    assert _run(*verb, "--recipe", recipe, "--store", store, *one) == 1
+    told = capsys.readouterr().err
+    assert f"error: {recipe}: [[sweep]] 2: " in told
+    assert says in told
+    assert not store.exists()
+    # What a flag has changed is not the recipe's fault.
+    assert _run(*verb, "--recipe", recipe, "--store", store, *one, "--runs", "3") == 1
+    told = capsys.readouterr().err
+    assert "error: sweep mixup: " in told
+    assert says in told
+
+
 class TestRecipes:
     def test_are_listed(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["recipes"]) == 0

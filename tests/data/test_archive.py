@@ -101,6 +101,29 @@ def test_links_and_devices_are_not_taken(tmp_path: Path) -> None:
     assert open_sources([path]).images() == {}
 
 
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])
+def test_one_file_under_two_names_is_both(tmp_path: Path, name: str) -> None:
+    """As tar packs an image of two classes whose bytes are shared."""
+    from diwa.data.archive import open_archive
+
+    mine = tmp_path / "mine"
+    for number in range(3):
+        (mine / "a" / "x").mkdir(parents=True, exist_ok=True)
+        (mine / "a" / "y").mkdir(parents=True, exist_ok=True)
+        (mine / "a" / "x" / f"{number}.png").write_bytes(bytes([number]) * 5000)
+        (mine / "a" / "y" / f"{number}.png").hardlink_to(mine / "a" / "x" / f"{number}.png")
+    with tarfile.open(tmp_path / name, "w:gz" if name.endswith("gz") else "w") as out:
+        out.add(mine, ".")
+        assert sum(member.islnk() for member in out.getmembers()) == 3
+    sources = open_sources([tmp_path / name])
+    names = [f"a/{folder}/{number}.png" for folder in "xy" for number in range(3)]
+    assert sorted(sources.images()) == names
+    expected = {name: (mine / name).read_bytes() for name in names}
+    assert taken(sources, tmp_path / "out", {name: name for name in names}) == expected
+    with open_archive(tmp_path / name).open("a/y/1.png") as file:
+        assert file.read() == expected["a/y/1.png"]
+
+
 def test_a_bomb_is_refused_before_it_goes_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,34 @@ def test_labels_are_the_same_in_every_domain(tmp_path: Path) -> None:
     assert [file.label for file in listing.domains["b"]] == [1, 2]
 
 
+@pytest.mark.parametrize("to", [".", "..", "../.."])
+def test_links_that_lead_back_up_are_refused(tmp_path: Path, to: str) -> None:
+    root = laid_out(tmp_path, *(f"{d}/{c}/1.png" for d in "ab" for c in ("cat", "dog")))
+    (root / "a" / "cat" / "again").symlink_to(to)
+    with pytest.raises(DataError, match="links lead back to a folder above it; remove the link"):
+        list_folder(root)
+
+
+@pytest.mark.parametrize("above", ["", "deep/"])
+def test_a_root_that_is_further_down_is_pointed_to(tmp_path: Path, above: str) -> None:
+    images = [f"{above}kfold/{d}/{c}/1.png" for d in "ab" for c in ("cat", "dog")]
+    root = laid_out(tmp_path, *images)
+    with pytest.raises(DataError) as caught:
+        list_folder(root)
+    assert str(caught.value) == (
+        f"{root}: one domain only, with folders in its class folders and no images; "
+        f"if domains are further down, give {root}/{above}kfold"
+    )
+    assert len(list_folder(root / above / "kfold").domains) == 2
+
+
+def test_a_single_domain_may_have_folders_in_its_classes(tmp_path: Path) -> None:
+    root = laid_out(tmp_path, "photo/cat/day/1.png", "photo/dog/night/1.png")
+    assert list_folder(root).classes == ("cat", "dog")
+    laid_out(tmp_path, "photo/cat/night/2.png", "photo/dog/day/2.png", "photo/dog/3.png")
+    assert list_folder(root).classes == ("cat", "dog")
+
+
 def test_links_are_followed(tmp_path: Path) -> None:
     root = laid_out(tmp_path / "real", "photo/cat/0.png", "photo/dog/0.png")
     linked = tmp_path / "linked"

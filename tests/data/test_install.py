@@ -132,6 +132,27 @@ class TestPacs:
             with pytest.raises(DataError, match="its layout has to be changed"):
                 diwa.add_data("PACS", given, how="refer")
 
+    @pytest.mark.parametrize("stranger", ["pages/fig/1.png", "photo/dog/notes.txt"])
+    def test_what_would_count_and_should_not_can_not_be_referred_to(
+        self, mine: Path, root: Path, stranger: str
+    ) -> None:
+        (mine / stranger).parent.mkdir(parents=True, exist_ok=True)
+        (mine / stranger).write_bytes((mine / "photo" / "dog" / "pic_000.png").read_bytes())
+        # What neither is an image nor could be taken for one may stay.
+        (mine / "README").write_text("hello")
+        (mine / "photo" / "dog" / ".hidden.png").write_text("a Mac was here")
+        with pytest.raises(DataError) as caught:
+            diwa.add_data("PACS", mine, how="refer")
+        assert str(caught.value) == (
+            f"{mine / stranger}: no image of a known domain and class, and would count as one if "
+            "the folder were referred to; move it away, or leave --how out, which takes over what "
+            "is known only"
+        )
+        assert not root.is_symlink()
+        (mine / stranger).unlink()
+        assert diwa.add_data("PACS", mine, how="refer").new
+        assert len(diwa.open_data("PACS", allow_small_domains=True)) == 4
+
     def test_what_is_no_image_and_no_class_is_left_out(self, mine: Path, root: Path) -> None:
         shutil.copytree(mine / "photo" / "dog", mine / "photo" / "dragon")
         (mine / "photo" / "dog" / "notes.txt").write_text("hello")

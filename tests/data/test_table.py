@@ -136,6 +136,19 @@ class TestRefused:
         text = said(csv(images, [("images/1.png", domain, "cat"), *ROWS[2:]]))
         assert text.startswith(f"{images}/table.csv: row 2 has the domain {domain!r}; ")
 
+    @pytest.mark.parametrize(
+        ("row", "column"), [(("", "a", "cat"), "path"), (("images/1.png", "a", " "), "label")]
+    )
+    def test_an_empty_cell(self, images: Path, row: tuple[str, ...], column: str) -> None:
+        path = csv(images, [*ROWS, row])
+        assert said(path) == f"{path}: row 6 has no {column}; fill it in, or remove the row"
+
+    def test_a_folder_in_place_of_an_image(self, images: Path) -> None:
+        path = csv(images, [*ROWS, ("images", "a", "cat")])
+        assert said(path) == (
+            f"{path}: row 6: {images}/images: is no file; name an image in every row"
+        )
+
     def test_a_class_that_one_domain_lacks(self, images: Path) -> None:
         path = csv(images, ROWS[:3])
         assert said(path).startswith(f"{path}: domain 'a' has no images of class 'dog'; ")
@@ -180,6 +193,8 @@ class TestParquet:
     def test_an_empty_cell(self, images: Path) -> None:
         made = parquet(images, {**self.columns(), "domain": ["a", None, "a", "a"]})
         assert said(made).startswith(f"{made}: row 2 has the domain ''; ")
+        made = parquet(images, {**self.columns(), "label": [None, "cat", "cat", "dog"]})
+        assert said(made).startswith(f"{made}: row 1 has no label; ")
 
     def test_something_else_under_its_name(self, images: Path) -> None:
         pytest.importorskip("pyarrow")

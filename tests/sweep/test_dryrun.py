@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections import Counter
 from collections.abc import Callable
@@ -278,6 +279,15 @@ class TestThePapersTables:
             "last-layer": 60,
         }
         assert len(runs) == counts.get(name, len(runs))
+        # What its comment says it costs.
+        said = re.search(
+            r"# ([\d,]+) runs.*, ([\d.]+) (thousand|million|billion) training images",
+            packaged()[name].read_text(),
+        )
+        assert said is not None
+        assert int(said[1].replace(",", "")) == len(runs)
+        unit = {"thousand": 1e3, "million": 1e6, "billion": 1e9}[said[3]]
+        assert float(said[2]) * unit == pytest.approx(expected.total.training, rel=0.025)
         if small:
             assert len(runs) <= 24
             assert expected.total.training < 300_000

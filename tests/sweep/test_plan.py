@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from diwa.data.benchmark import Benchmark, open_folder
 from diwa.errors import DataError, DiwaError, ModelError, SpecError
-from diwa.seeding import run_seed
+from diwa.seeding import run_seed, seed_hash
 from diwa.sweep.plan import plan
 from diwa.sweep.spec import SweepSpec
 
@@ -37,6 +38,46 @@ def test_draws_have_the_protocols_golden_values(shapes: Benchmark) -> None:
     ]
     assert drawn[1:4] == [(3e-5, 1e-4, 0.5), (1e-5, 1e-6, 0.5), (3e-5, 1e-6, 0.0)]
     assert [run.hparams_seed for run in runs] == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("data", "algorithm"),
+    [(d, a) for d in ("ColoredMNIST", "DomainNet", "domain_net", "PACS") for a in ("ERM", "DANN")],
+)
+def test_extreme_draws_have_domainbeds_ranges_of_the_data_set(
+    folder: Path, data: str, algorithm: str
+) -> None:
+    """DomainBed has other ranges for digits, and smaller batches for DomainNet."""
+    images = open_folder(folder, name=data, allow_small_domains=True)
+    spec = SweepSpec(
+        target=("sketch",), weights="none", algorithm=(algorithm,), space="extreme", runs=30
+    )
+    digits, dann = data == "ColoredMNIST", algorithm == "DANN"
+    for number, run in enumerate(plan(spec, images, device="cpu")):
+
+        def chance(name: str, number: int = number) -> np.random.RandomState:
+            return np.random.RandomState(seed_hash(seed_hash(number, 0), name))
+
+        rate = (-4.5, -2.5) if digits else (-5, -3.5)
+        assert run.hparams["lr"] == 10 ** chance("lr_g" if dann else "lr").uniform(*rate)
+        decay = 10 ** chance("weight_decay_g" if dann else "weight_decay").uniform(-6, -2)
+        assert run.hparams["weight_decay"] == (0.0 if digits else decay)
+        power = chance("batch_size").uniform(
+            3, 9 if digits else 5 if "net" in data.lower() else 5.5
+        )
+        assert run.hparams["batch_size"] == int(2**power)
+        if dann:
+            assert run.hparams["lr_d"] == 10 ** chance("lr_d").uniform(*rate)
+            assert run.hparams["weight_decay_d"] > 0
+
+
+def test_mild_draws_are_the_same_for_all_data_sets(folder: Path) -> None:
+    drawn = []
+    for data in ("ColoredMNIST", "DomainNet", "PACS"):
+        images = open_folder(folder, name=data, allow_small_domains=True)
+        spec = SweepSpec(target=("sketch",), weights="none", space="mild", runs=10)
+        drawn.append([run.hparams for run in plan(spec, images, device="cpu")])
+    assert drawn[0] == drawn[1] == drawn[2]
 
 
 def test_run_seeds_are_domainbeds(folder: Path) -> None:
@@ -118,6 +159,8 @@ def test_weights_are_known_by_content_not_by_path(
         ({"algorithm": "EMR"}, SpecError, "did you mean 'ERM'"),
         ({"hparams": {"learning_rate": (1.0,)}}, SpecError, "it has lr, weight_decay"),
         ({"weights": "nowhere.pth"}, ModelError, r"nowhere\.pth: no such file"),
+        ({"backbone": "resnet5"}, ModelError, "did you mean resnet50"),
+        ({"backbone": "resnet50.nobodys"}, ModelError, "no weights tagged 'nobodys'"),
         ({"weights": "demo"}, ModelError, "no package carries its weights"),
     ],
     ids=str,

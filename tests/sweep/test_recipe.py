@@ -93,6 +93,7 @@ class TestReading:
     ("text", "says"),
     [
         ("stpes = 5", "r.toml: has no field 'stpes'; did you mean 'steps'?"),
+        ("[[sweeps]]\nruns = 5", "r.toml: has no field 'sweeps'; did you mean 'sweep'?"),
         ("colour = 5", "r.toml: has no field 'colour'; it has about, sweep, name, data, target"),
         ("[[sweep]]\n[[sweep]]\nrnus = 5", "r.toml: [[sweep]] 2: has no field 'rnus'; did you"),
         ('runs = "5"', "r.toml: runs: Expected `int`, got `str`"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from diwa.cli.console import progress, show_json
+from diwa.cli.console import progress, say, show_json
 from diwa.cli.console import show as show_text
 from diwa.cli.options import DataFlags, DataOptions, OptionalPath, open_data
 
@@ -48,24 +48,27 @@ def show(
     if json:
         show_json(msgspec.json.format(msgspec.json.encode(summary), indent=2))
         return
+    from rich.markup import escape
+
     from diwa.report.table import rows_table
 
     domains = summary.domains
     rows: list[tuple[object, ...]] = [
-        (name, *(domain.classes[name] for domain in domains)) for name in summary.classes
+        (escape(name), *(domain.classes[name] for domain in domains)) for name in summary.classes
     ]
     rows.append(("all", *(sum(domain.classes.values()) for domain in domains)))
     if not list_only and summary.cache_dir:
         rows.append(("cached", *(_megabytes(domain.cached_bytes) for domain in domains)))
-    show_text(rows_table([summary.name, *(domain.name for domain in domains)], rows))
+    headings = [summary.name, *(domain.name for domain in domains)]
+    show_text(rows_table([escape(heading) for heading in headings], rows))
     for folder in summary.ignored:
-        show_text(f"ignored, holds no images: {folder}")
+        say(f"ignored, holds no images: {folder}")
     for path in summary.skipped:
-        show_text(f"skipped, is no image: {path}")
+        say(f"skipped, is no image: {path}")
     for line in _published(benchmark.names, summary):
-        show_text(line)
+        say(line)
     if summary.cache_dir:
-        show_text(f"cache: {summary.cache_dir}, short side at most {summary.cache_side} px")
+        say(f"cache: {summary.cache_dir}, short side at most {summary.cache_side} px")
 
 
 def _published(domains: list[str], summary: Summary) -> list[str]:
@@ -119,11 +122,15 @@ def cache(
         ]
         show_json(msgspec.json.format(msgspec.json.encode(content), indent=2))
         return
+    from rich.markup import escape
+
     from diwa.report.table import rows_table
 
-    rows = [(one.folder.name, f"{one.side} px", _megabytes(one.bytes), one.root) for one in held]
+    rows = [
+        (one.folder.name, f"{one.side} px", _megabytes(one.bytes), escape(one.root)) for one in held
+    ]
     show_text(rows_table(["entry", "side", "size", "of"], rows))
-    show_text(f"{_megabytes(sum(one.bytes for one in held))} in {directory}")
+    say(f"{_megabytes(sum(one.bytes for one in held))} in {directory}")
 
 
 def _megabytes(count: int) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from diwa.cli.console import progress, show, show_json
+from diwa.cli.console import progress, say, show_json
 from diwa.cli.options import OptionalPath
 
 
@@ -52,6 +52,6 @@ def add(
         return
     show_count(added.count)
     for note in added.notes:
-        show(note)
-    show(f"{'in' if added.new else 'was there already, in'} {added.count.root}")
-    show(f"next: diwa sweep {added.count.name} --target {added.count.domains[0].name}")
+        say(note)
+    say(f"{'in' if added.new else 'was there already, in'} {added.count.root}")
+    say(f"next: diwa sweep {added.count.name} --target {added.count.domains[0].name}")

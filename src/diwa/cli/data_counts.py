@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diwa.cli.console import show
+from diwa.cli.console import say, show
 
 if TYPE_CHECKING:
     from diwa.data.published import Count
@@ -28,7 +28,7 @@ def show_count(count: Count) -> None:
     rows.append(("all", found, sum(known) if known else "?", ""))
     show(rows_table([count.name, "found", "published", "differs by"], rows))
     for line in verdict(count):
-        show(line)
+        say(line)
 
 
 def verdict(count: Count) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from diwa.cli.console import progress, show, show_json
+from diwa.cli.console import progress, say, show_json
 
 
 def get(
@@ -47,8 +47,8 @@ def get(
         return
     show_count(added.count)
     for note in added.notes:
-        show(note)
+        say(note)
     for file in got.unchecked:
-        show(f"{file}: no SHA-256 is published to check it by; it is {got.files[file]}")
-    show(f"{'in' if added.new else 'was there already, in'} {added.count.root}")
-    show(f"next: diwa sweep {added.count.name} --target {added.count.domains[0].name}")
+        say(f"{file}: no SHA-256 is published to check it by; it is {got.files[file]}")
+    say(f"{'in' if added.new else 'was there already, in'} {added.count.root}")
+    say(f"next: diwa sweep {added.count.name} --target {added.count.domains[0].name}")

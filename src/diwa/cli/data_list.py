@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from diwa.cli.console import show, show_json
+from diwa.cli.console import say, show, show_json
 
 
 def _where(place: Path | None, home: Path) -> str:
@@ -55,5 +55,5 @@ def listing(*, json: bool = False) -> None:
         for one in sets
     ]
     show(rows_table(["name", "domains", "classes", "images", "to fetch", "where"], rows))
-    show(f"they live in {home} (DIWA_DATA sets another folder)")
-    show("diwa data get NAME fetches one, diwa data add NAME PATH takes what you have of it")
+    say(f"they live in {home} (DIWA_DATA sets another folder)")
+    say("diwa data get NAME fetches one, diwa data add NAME PATH takes what you have of it")

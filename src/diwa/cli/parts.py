@@ -10,8 +10,9 @@ import msgspec
 import tyro
 
 from diwa.cli.options import DataOptions, Flat, open_data
-from diwa.errors import SpecError, guess
+from diwa.errors import DiwaError, SpecError, guess
 from diwa.sweep.forecast import Asked
+from diwa.sweep.plan import plan
 from diwa.sweep.recipe import Part, Recipe, find_recipe, read_recipe
 from diwa.sweep.spec import SweepSpec
 from diwa.sweep.suit import suited, told_apart
@@ -42,8 +43,9 @@ class Order:
         self._arguments = list(arguments)
         named = _value(self._arguments, "--recipe")
         target = ("all",) if _value(self._arguments, "--target") is not None else ()
+        self.path = None if named is None else find_recipe(named)
         self.recipe: Recipe | None = (
-            None if named is None else read_recipe(find_recipe(named), target=target)
+            None if self.path is None else read_recipe(self.path, target=target)
         )
 
     def defaults_of(self, verb: Callable[..., None]) -> Callable[..., None]:
@@ -81,6 +83,15 @@ class Order:
             raise SpecError("no data set", remedy="give a folder of domain/class/image, or a name")
         return parts
 
+    def where(self, part: Part) -> str:
+        """What to call a sweep in messages: the recipe's table, unless flags have changed it."""
+        if self.recipe is None:
+            return ""
+        said = [one.spec for one in self.recipe.parts if one.table == part.table]
+        if part.spec in said:
+            return ": ".join(filter(None, [str(self.path), part.table]))
+        return f"sweep {part.name}" if len(self.recipe.parts) > 1 else ""
+
     def _changed(self) -> list[Part]:
         assert self.recipe is not None
         changed: dict[bytes, SweepSpec] = {}
@@ -102,7 +113,9 @@ class Order:
         ]
 
 
-def opened(parts: Sequence[Part], options: DataOptions, progress: Progress) -> list[Asked]:
+def opened(
+    order: Order, parts: Sequence[Part], options: DataOptions, progress: Progress
+) -> list[Asked]:
     """The sweeps with their images; each data set is opened once."""
     known: dict[tuple[object, ...], Benchmark] = {}
     asked = []
@@ -120,8 +133,23 @@ def opened(parts: Sequence[Part], options: DataOptions, progress: Progress) -> l
         fitting = suited(spec, known[place])
         if fitting != spec:
             progress.say(told_apart(spec, fitting, known[place]))
-        asked.append(Asked(part.name, fitting, known[place]))
+        asked.append(Asked(part.name, fitting, known[place], order.where(part)))
     return asked
+
+
+def check(asked: Sequence[Asked], *, device: str) -> None:
+    """Plans every sweep, so that a mistake in any of them leaves no store behind.
+
+    Raises:
+        DiwaError: for what is wrong; of a recipe's sweep, it names file and table.
+    """
+    for one in asked:
+        try:
+            plan(one.spec, one.benchmark, device=device)
+        except DiwaError as error:
+            if not one.where:
+                raise
+            raise type(error)(f"{one.where}: {error}") from error
 
 
 def remember(store: Store, benchmark: Benchmark, data: Path, options: DataOptions) -> None:

@@ -66,8 +66,9 @@ def report(
     if json:
         show_json(found.to_json())
         return
-    plain = not found.stores and not target and want_trials is None and format in ("text", "latex")
-    if layout == "domainbed" or (layout == "auto" and plain):
+    # What DomainBed's own tables can't show asks for the others.
+    plain = not (found.stores or target or want_trials is not None or images == "100")
+    if layout == "domainbed" or (layout == "auto" and plain and format in ("text", "latex")):
         if found.domainbed is None:
             raise SpecError(
                 "layout domainbed: none of the folders is DomainBed's", remedy="use --layout paper"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from diwa.cli.console import progress, show, show_json
 from diwa.cli.options import DataFlags, DataOptions, Device, Flat
-from diwa.cli.parts import DataSet, Named, Names, Order, opened, remember
+from diwa.cli.parts import DataSet, Named, Names, Order, check, opened, remember
 from diwa.spec import Spec
 from diwa.sweep.spec import SweepSpec
 
@@ -66,12 +66,12 @@ def sweep(arguments: Sequence[str]) -> Callable[..., None]:
         """
         from diwa.runs.store import Store
         from diwa.sweep.forecast import forecast
-        from diwa.sweep.plan import plan
 
         del recipe
         told = progress()
         parts = order.parts(spec, data, only)
-        asked = opened(parts, options, told)
+        asked = opened(order, parts, options, told)
+        check(asked, device=device)
         held = Store(store)
         if dry_run:
             from diwa.cli.dryrun import show_forecast
@@ -81,8 +81,6 @@ def sweep(arguments: Sequence[str]) -> Callable[..., None]:
             )
             show_json(expected.to_json()) if json else show_forecast(expected)
             return
-        for one in asked:  # so that a mistake leaves no store behind
-            plan(one.spec, one.benchmark, device=device)
         for part, one in zip(parts, asked, strict=True):
             remember(held, one.benchmark, Path(part.data), options)
         from diwa.sweep.run import run_sweep

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from diwa.cli.console import progress, show, show_json
 from diwa.cli.options import DataFlags, DataOptions, Device, Flat
-from diwa.cli.parts import DataSet, Named, Names, Order, opened, remember
+from diwa.cli.parts import DataSet, Named, Names, Order, check, opened, remember
 from diwa.errors import SpecError
 from diwa.sweep.spec import SweepSpec
 
@@ -56,7 +56,6 @@ def train(arguments: Sequence[str]) -> Callable[..., None]:
             json: print the run's result and history as JSON.
         """
         from diwa.runs.store import Store
-        from diwa.sweep.plan import plan
         from diwa.sweep.run import run_one
 
         del recipe
@@ -68,9 +67,9 @@ def train(arguments: Sequence[str]) -> Callable[..., None]:
                 f"the recipe has several sweeps: {named}",
                 remedy="choose one with --only NAME, and name its data set",
             )
-        (asked,) = opened(parts, options, told)
+        (asked,) = opened(order, parts, options, told)
+        check([asked], device=device)
         held = Store(store)
-        plan(asked.spec, asked.benchmark, device=device)  # so that a mistake leaves no store behind
         remember(held, asked.benchmark, Path(parts[0].data), options)
         done = run_one(
             asked.spec,

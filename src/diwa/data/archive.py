@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import stat
 import tarfile
 import zipfile
@@ -137,11 +138,14 @@ class TarSource:
     def _listed(self) -> dict[str, tarfile.TarInfo]:
         if self._entries is None:
             with _sound(self.where), tarfile.open(self.where) as archive:
-                self._entries = {
-                    _safe(member.name, self.where): member
-                    for member in archive
-                    if member.isreg()  # links and devices are of no use here
-                }
+                held: dict[str, tarfile.TarInfo] = {}
+                for member in archive:
+                    # An image of two classes may be one file under two names; of these, the second
+                    # is a link to the first. Other links and devices are of no use here.
+                    own = held.get(_plain(member.linkname)) if member.islnk() else member
+                    if own is not None and own.isreg():
+                        held[_safe(member.name, self.where)] = own
+            self._entries = held
         return self._entries
 
     def sizes(self) -> Mapping[str, int]:
@@ -162,14 +166,20 @@ class TarSource:
         del how
         entries = self._listed()
         _no_trap(self.where, sum(entries[name].size for name in wanted))
+        last: tuple[int, Path] | None = None
         with _sound(self.where), tarfile.open(self.where) as archive:
             for name in sorted(wanted, key=lambda name: entries[name].offset):
                 member = entries[name]
                 for target in wanted[name]:
                     if not is_whole(target, member.size):
-                        file = archive.extractfile(member)
-                        assert file is not None
-                        _unpack(file, target, member.size, self.where)
+                        if last is not None and last[0] == member.offset:
+                            # To go back in a compressed archive is to begin at its start.
+                            shutil.copyfile(last[1], target)
+                        else:
+                            file = archive.extractfile(member)
+                            assert file is not None
+                            _unpack(file, target, member.size, self.where)
+                    last = member.offset, target
                     step(member.size)
 
 
@@ -218,4 +228,9 @@ def _safe(name: str, where: Path) -> str:
             f"{where}: holds {name!r}, which points outside of it",
             remedy="don't trust this archive; get it from somewhere else",
         )
+    return _plain(name)
+
+
+def _plain(name: str) -> str:
+    parts = name.replace("\\", "/").split("/")
     return "/".join(part for part in parts if part not in ("", "."))

@@ -78,6 +78,7 @@ def list_folder(
     if not domains:
         raise DataError(_why_empty(root), remedy="lay it out as domain/class/image")
     names = sorted({c for classes in domains.values() for c, files in classes.items() if files})
+    _check_depth(root, domains)
     if not allow_missing_classes:
         _check_classes(root, domains, names)
     number = {name: label for label, name in enumerate(names)}
@@ -93,6 +94,31 @@ def list_folder(
             for domain, classes in domains.items()
         },
         ignored=ignored,
+    )
+
+
+def _check_depth(
+    root: Path, domains: dict[str, dict[str, list[tuple[str, os.stat_result]]]]
+) -> None:
+    """Refuses what looks like domains and classes in a folder of their own.
+
+    Read as it stands, it would be a single domain, with the domains for classes.
+    """
+    if len(domains) > 1:
+        return
+    held = [
+        {path.split("/")[2] if path.count("/") > 2 else "" for path, _ in files}
+        for files in next(iter(domains.values())).values()
+        if files
+    ]
+    if any("" in below for below in held) or any(below != held[0] for below in held):
+        return
+    place = root
+    while len(inside := _folders(place)) == 1:
+        place = place / inside[0]
+    raise DataError(
+        f"{root}: one domain only, with folders in its class folders and no images",
+        remedy=f"if domains are further down, give {place}",
     )
 
 
@@ -139,10 +165,22 @@ def _classes(root: Path, domain: str, skip: bool) -> dict[str, list[tuple[str, o
 
 def _walk(top: Path) -> Iterator[tuple[Path, list[str]]]:
     """Every folder from `top` on that is not hidden, with its files, in ImageFolder's order."""
-    for folder, _, names in sorted(os.walk(top, followlinks=True, onerror=_refuse)):
+    above: dict[str, tuple[tuple[int, int], ...]] = {}
+    found = []
+    for folder, _, names in os.walk(top, followlinks=True, onerror=_refuse):
+        stat = os.stat(folder)
+        chain, own = above.get(os.path.dirname(folder), ()), (stat.st_dev, stat.st_ino)
+        if own in chain:
+            # Or every image below would be there some forty times.
+            raise DataError(
+                f"{folder}: links lead back to a folder above it", remedy="remove the link"
+            )
+        above[folder] = (*chain, own)
+        found.append((folder, sorted(names)))
+    for folder, names in sorted(found):
         place = Path(folder)
         if not any(hidden(part) for part in place.relative_to(top).parts):
-            yield place, sorted(names)
+            yield place, names
 
 
 def _refuse(error: OSError) -> NoReturn:

@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from diwa.atomic import write_bytes
+from diwa.data.folder import hidden
 from diwa.data.home import MARK, data_home
 from diwa.data.layout import Arrangement
 from diwa.data.published import Count, count
@@ -91,8 +92,9 @@ def add_data(
             _bring(data_set, root, held, arrangement, asked, how, progress)
         notes = list(arrangement.notes)
         if arrangement.passed_over:
+            images = "image" if arrangement.passed_over == 1 else "images"
             notes.append(
-                f"{arrangement.passed_over:,} images of no known domain and class left out"
+                f"{arrangement.passed_over:,} {images} of no known domain and class left out"
             )
         return Added(count(data_set, root), tuple(notes), new=True)
 
@@ -165,7 +167,15 @@ def _refer(root: Path, sources: Sources, arrangement: Arrangement) -> None:
             f"{one.where}: its layout has to be changed, so it can't be referred to",
             remedy="leave --how out",
         )
-    origin = (one.where / tops.pop()).resolve()
+    top = tops.pop()
+    strangers = _strangers(top, sources, arrangement)
+    if strangers:
+        raise DataError(
+            f"{one.where / strangers[0]}: no image of a known domain and class, and would count as "
+            f"one if the folder were referred to{_more(strangers)}",
+            remedy="move it away, or leave --how out, which takes over what is known only",
+        )
+    origin = (one.where / top).resolve()
     part = root.with_name(f".{root.name}.part")
     _remove(part)
     part.symlink_to(origin, target_is_directory=True)
@@ -173,6 +183,23 @@ def _refer(root: Path, sources: Sources, arrangement: Arrangement) -> None:
         root.rename(_old(root))
     part.rename(root)
     _remove(_old(root))
+
+
+def _strangers(top: str, sources: Sources, arrangement: Arrangement) -> list[str]:
+    """Files in class folders under `top` that belong to no known domain and class."""
+    wanted = set(arrangement.files.values())
+    return [
+        name
+        for name in sources.names("")
+        if name.startswith(top)
+        and name not in wanted
+        and name.count("/", len(top)) >= 2
+        and not any(map(hidden, name.split("/")))
+    ]
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 
 def _check_whole(data_set: DataSet, arrangement: Arrangement, paths: Sequence[Path]) -> None:

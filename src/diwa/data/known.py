@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 
 from diwa.data.benchmark import Benchmark, check_images, open_folder, open_listing
 from diwa.data.home import data_home
-from diwa.data.sets import DATASETS, alike, find
+from diwa.data.sets import alike, find, nearest
 from diwa.data.sets.base import DataSet
 from diwa.data.table import ENDINGS, is_table, list_table
 from diwa.errors import DataError
@@ -33,8 +32,8 @@ def locate(data: Path | str) -> tuple[Path, DataSet | None]:
             return data_home() / data_set.folder, data_set
         if (data_home() / told).is_dir():
             return data_home() / told, None
-        near = difflib.get_close_matches(told, DATASETS.names(), n=1, cutoff=0.5)
-        guess = f"; did you mean {near[0]}?" if near else ""
+        near = nearest(told)
+        guess = f"; did you mean {near}?" if near else ""
         raise DataError(
             f"{told}: no such folder",
             remedy="give a folder laid out as domain/class/image, a table of paths, or the name "

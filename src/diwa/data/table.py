@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from stat import S_ISREG
 
 from diwa.data.folder import File, Listing
 from diwa.errors import DataError
@@ -39,6 +40,11 @@ def list_table(path: Path, *, allow_missing_classes: bool = False) -> Listing:
     found: dict[str, dict[str, list[tuple[str, int]]]] = {}
     for number, (image, domain, label) in rows:
         _check_domain(domain, path, number)
+        for cell, column in ((image, "path"), (label, "label")):
+            if not cell:
+                raise DataError(
+                    f"{path}: row {number} has no {column}", remedy="fill it in, or remove the row"
+                )
         place = (path.parent / image).resolve()
         if place in seen:
             raise DataError(
@@ -138,6 +144,11 @@ def _file(table: Path, image: str, label: int, number: int) -> File:
             f"{table}: row {number}: {table.parent / image}: can't be read ({error.strerror})",
             remedy="paths are relative to the table's folder",
         ) from error
+    if not S_ISREG(stat.st_mode):
+        raise DataError(
+            f"{table}: row {number}: {table.parent / image}: is no file",
+            remedy="name an image in every row",
+        )
     path = Path(image).as_posix()
     return File(path, label, stat.st_size, (stat.st_mtime_ns, stat.st_ctime_ns))
 

@@ -49,6 +49,19 @@ class Backbone:
     head_name: str = "head"
 
 
+def check_backbone(name: str) -> None:
+    """Makes sure that there is such an encoder, without building it.
+
+    Raises:
+        ModelError: for an unknown name, or weights that timm does not have; it suggests others.
+    """
+    if name in ENCODERS:
+        return
+    if not timm.is_model(name.partition(".")[0]):
+        raise ModelError(_unknown(name))
+    _config(name)
+
+
 def build_backbone(
     name: str, *, size: tuple[int, int], channels: int, weights: Tensors | str = FROM_HUB
 ) -> Backbone:
@@ -71,8 +84,7 @@ def build_backbone(
             )
         build: Callable[..., Backbone] = ENCODERS.get(name)
         return build(size=size, channels=channels)
-    if not timm.is_model(name.partition(".")[0]):
-        raise ModelError(_unknown(name))
+    check_backbone(name)
     settings: dict[str, Any] = {"num_classes": 0, "in_chans": channels}
     config = _config(name)
     if config is not None and config.fixed_input_size:

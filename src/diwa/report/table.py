@@ -49,7 +49,14 @@ def rows_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Tab
     """Any table: the first column to the left, the others to the right."""
     table = Table(box=box.SIMPLE_HEAD)
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number else "left")
+        # Folded where there is no room, because names cut short may be the same; first of all
+        # those in the first column.
+        table.add_column(
+            heading,
+            justify="right" if number else "left",
+            overflow="fold",
+            min_width=min(max(map(len, heading.split()), default=0), 12) if number else None,
+        )
     for row in rows:
         table.add_row(*(value if isinstance(value, str) else f"{value:,}" for value in row))
     return table

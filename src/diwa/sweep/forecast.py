@@ -117,11 +117,12 @@ class Forecast(Spec, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Asked:
-    """One sweep, by name, and its images."""
+    """One sweep, by name, and its images; and where it was asked for, for messages."""
 
     name: str
     spec: SweepSpec
     benchmark: Benchmark
+    where: str = ""
 
 
 def forecast(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from diwa.algorithms import ALGORITHMS
-from diwa.algorithms.hparams import Space, checked, draw
+from diwa.algorithms.hparams import Choice, Distribution, PowerOf, Space, checked, draw
 from diwa.data.benchmark import Benchmark
 from diwa.data.transforms import ImageSpec
 from diwa.errors import DataError, ModelError, SpecError, guess
-from diwa.models.backbones import FROM_HUB, FROM_NOWHERE
+from diwa.models.backbones import FROM_HUB, FROM_NOWHERE, check_backbone
 from diwa.models.device import Compute
 from diwa.models.packaged import FROM_PACKAGE, packaged_weights
 from diwa.runs.presets import plain_name
@@ -30,6 +31,19 @@ _EVAL_EVERY = {"vlcs": 50, "domainnet": 500, "sviro": 300}
 
 #: Where SWAD's limit is another than .3 above the loss at convergence.
 _SWAD_TOLERANCE = {"vlcs": 0.2}
+
+_DIGITS: dict[str, Distribution] = {
+    "lr": PowerOf(10, -4.5, -2.5),
+    "lr_d": PowerOf(10, -4.5, -2.5),
+    "weight_decay": Choice((0.0,)),
+    "batch_size": PowerOf(2, 3, 9, whole=True),
+}
+#: Where DomainBed's own ranges are others than those that it has for most data sets.
+_EXTREME: dict[str, dict[str, Distribution]] = {
+    "coloredmnist": _DIGITS,
+    "rotatedmnist": _DIGITS,
+    "domainnet": {"batch_size": PowerOf(2, 3, 5, whole=True)},
+}
 
 
 class Planned(NamedTuple):
@@ -89,7 +103,7 @@ def numbered(spec: SweepSpec, benchmark: Benchmark, *, device: str = "auto") -> 
                 run = RunSpec(
                     init=init,
                     algorithm=algorithm,
-                    hparams=_drawn(spec, algorithm, hparams_seed, trial),
+                    hparams=_drawn(spec, benchmark.name, algorithm, hparams_seed, trial),
                     hparams_seed=hparams_seed,
                     seed=run_seed(
                         benchmark.name,
@@ -226,7 +240,8 @@ def _probing(spec: SweepSpec, steps: int, every: int) -> dict[str, Any]:
 
 
 def _check_names(spec: SweepSpec) -> None:
-    """What one of several algorithms has, the others may lack; but one must have it."""
+    check_backbone(spec.backbone)
+    # What one of several algorithms has, the others may lack; but one must have it.
     known = dict.fromkeys(name for a in spec.algorithm for name in ALGORITHMS.get(a).space)
     for name in spec.hparams:
         if name not in known:
@@ -236,8 +251,13 @@ def _check_names(spec: SweepSpec) -> None:
             )
 
 
-def _drawn(spec: SweepSpec, algorithm: str, hparams_seed: int, trial: int) -> dict[str, float]:
-    space: Space = ALGORITHMS.get(algorithm).space
+def _drawn(
+    spec: SweepSpec, data: str, algorithm: str, hparams_seed: int, trial: int
+) -> dict[str, float]:
+    space: Space = {
+        name: replace(held, extreme=_EXTREME.get(plain_name(data), {}).get(name, held.extreme))
+        for name, held in ALGORITHMS.get(algorithm).space.items()
+    }
     values = draw(
         space, spec.drawn_from, hparams_seed=hparams_seed, trial=trial, preset=spec.protocol
     )

@@ -27,6 +27,8 @@ class Part(Spec, frozen=True, kw_only=True):
     """The data set: a name or a folder; empty if the recipe leaves it open."""
     spec: SweepSpec
     """The sweep."""
+    table: str = ""
+    """The table of the recipe that says so; empty if it has no tables."""
 
 
 class Recipe(Spec, frozen=True, kw_only=True):
@@ -128,10 +130,12 @@ def parse_recipe(
     _check_names(said, where, "about", "sweep")
     parts: list[Part] = []
     for number, table in enumerate(tables, 1):
-        place = where if len(tables) == 1 and not table else f"{where}: [[sweep]] {number}"
+        called = "" if len(tables) == 1 and not table else f"[[sweep]] {number}"
+        place = f"{where}: {called}" if called else where
         _check_names(table, place)
         alone = len(tables) == 1
-        parts += _parts({**said, **table}, place, name if alone else str(number), target)
+        own = _parts({**said, **table}, place, name if alone else str(number), target)
+        parts += [msgspec.structs.replace(part, table=called) for part in own]
     pairs = [(part.name, part.data) for part in parts]
     twice = [pair for pair in pairs if pairs.count(pair) > 1]
     if twice:
@@ -140,12 +144,12 @@ def parse_recipe(
 
 
 def _check_names(table: Mapping[str, Any], where: str, *more: str) -> None:
-    known = [*_OWN, *SweepSpec.__struct_fields__]
+    known = [*more, *_OWN, *SweepSpec.__struct_fields__]
     for name in table:
         if name not in known:
             raise SpecError(
                 f"{where}: has no field {name!r}",
-                remedy=guess(name, known).strip() or f"it has {', '.join([*more, *known])}",
+                remedy=guess(name, known).strip() or f"it has {', '.join(known)}",
             )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from functools import cache
 
 from diwa.data.layout import plain
 from diwa.data.sets.base import DataSet
+from diwa.errors import SpecError
 from diwa.registry import Registry
 
 #: Name -> where its description lives; other packages add theirs in the group.
@@ -45,7 +47,27 @@ def known(name: str) -> DataSet:
     Raises:
         SpecError: if nobody registered it; it suggests the nearest.
     """
-    return find(name) or DATASETS.get(name)
+    held = find(name)
+    if held is None:
+        near = nearest(name)
+        raise SpecError(
+            f"no data set is called {name!r}",
+            remedy=f"{f'did you mean {near!r}? ' if near else ''}known: "
+            f"{', '.join(DATASETS.names())}",
+        )
+    return held
+
+
+def nearest(name: str) -> str | None:
+    """The data set whose name is most like that, in whatever case; none if none is.
+
+    Example:
+        >>> nearest("pcas"), nearest("ofice-home"), nearest("photos")
+        ('PACS', 'OfficeHome', None)
+    """
+    called = {plain(known): known for known in DATASETS.names()}
+    near = difflib.get_close_matches(plain(name), called, n=1)
+    return called[near[0]] if near else None
 
 
 @cache
