@@ -66,7 +66,7 @@ def test_the_table_the_json_and_the_files(
     capsys.readouterr()
     assert main([*call, "--data", str(moved), "--images", "80", "--out", str(out)]) == 0
     assert "trainedon0%80%" in capsys.readouterr().out.replace(" ", "").splitlines()
-    assert len(list(out.glob("sketch-t0-*/results.json"))) == 1
+    assert len(list(out.glob("last-layer-small-sketch-t0-*/results.json"))) == 1
     for wrong, says in (
         (["--target", "photo"], "none of its 2 runs is finished and wanted"),
         (["--sweep", "erm"], "has no sweep called 'erm'"),

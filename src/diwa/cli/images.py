@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,14 +25,46 @@ class Images(NamedTuple):
     channels: int
 
 
-def by_images(runs: Iterable[Run]) -> dict[Images, list[Run]]:
-    """Runs by the images that they were trained on."""
-    groups: dict[Images, list[Run]] = {}
-    for run in runs:
-        task = run.spec.task
-        images = Images(task.data, task.digest, task.image.size, task.image.channels)
-        groups.setdefault(images, []).append(run)
+def by_images(
+    store: Store, wanted: Callable[[Run], bool], sweeps: Sequence[str] = ()
+) -> dict[tuple[str, Images], list[Run]]:
+    """The finished runs of a store, by their sweep's name and the images they were trained on.
+
+    Args:
+        store: the runs.
+        wanted: which of them.
+        sweeps: only the sweeps of these names.
+
+    Raises:
+        StoreError: if there is none, or no sweep of such a name.
+    """
+    from diwa.errors import StoreError
+    from diwa.sweep.run import by_sweep
+
+    every = store.runs()
+    if not every:
+        raise StoreError(f"{store.root}: holds no runs", remedy="start with diwa sweep")
+    groups: dict[tuple[str, Images], list[Run]] = {}
+    for name, runs in by_sweep(store, sweeps).items():
+        for run in runs:
+            if run.finished and wanted(run):
+                task = run.spec.task
+                images = Images(task.data, task.digest, task.image.size, task.image.channels)
+                groups.setdefault((name, images), []).append(run)
+    if not groups:
+        raise StoreError(
+            f"{store.root}: none of its {len(every)} runs is finished and wanted",
+            remedy="finish diwa sweep first, or choose others",
+        )
     return groups
+
+
+def leaves_out(run: Run, target: Sequence[str]) -> bool:
+    """Whether a run leaves only such domains unseen, by any of their names; or any, for none."""
+    from diwa.data.sets import full_names
+
+    task = run.spec.task
+    return not target or full_names(task.data, tuple(target)).issuperset(task.unseen)
 
 
 def reopened(store: Store, images: Images, data: Path | None, reporting: Progress) -> Benchmark:

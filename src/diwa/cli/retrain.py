@@ -17,7 +17,7 @@ def retrain(
     *,
     data: OptionalPath = None,
     target: tuple[str, ...] = (),
-    sweep: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
+    sweep: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = (),
     images: tuple[Literal[20, 80], ...] = (20, 80),
     out: OptionalPath = None,
     save: bool = False,
@@ -36,7 +36,7 @@ def retrain(
         store: the folder of a sweep.
         data: the folder of images; where the sweep found them by default.
         target: only these unseen domains.
-        sweep: only the runs of this sweep of a recipe.
+        sweep: only the runs of these sweeps, by the names that their recipe gave them.
         images: the percentage of the unseen domain that trains: 20, 80 or both.
         out: where results.json and saved models go, a folder for each trial; inside the store by
             default.
@@ -45,14 +45,12 @@ def retrain(
         device: where features are computed.
         json: print everything as JSON.
     """
-    from diwa.cli.images import by_images, reopened
-    from diwa.data.sets import full_names
+    from diwa.cli.images import by_images, leaves_out, reopened
     from diwa.errors import SpecError, StoreError
     from diwa.report.lastlayer import LEGEND, layer_tables, shown
     from diwa.runs.domainbed import is_domainbed
     from diwa.runs.store import Store
     from diwa.sweep.retrain import RetrainedPool, retrain_runs
-    from diwa.sweep.run import runs_of
 
     if not images:
         raise SpecError("no share of the unseen domain to train on", remedy="choose 20, 80 or both")
@@ -62,27 +60,15 @@ def retrain(
             remedy="retrain on runs of diwa sweep",
         )
     held = Store(store)
-    every = held.runs()
-    if not every:
-        raise StoreError(f"{store}: holds no runs", remedy="start with diwa sweep")
-    wanted = [
-        run
-        for run in (every if sweep is None else runs_of(held, sweep))
-        if run.finished
-        and (not target or full_names(run.spec.task.data, target).issuperset(run.spec.task.unseen))
-    ]
-    if not wanted:
-        raise StoreError(
-            f"{store}: none of its {len(every)} runs is finished and wanted",
-            remedy="finish diwa sweep first, or choose with --target and --sweep",
-        )
+    groups = by_images(held, lambda run: leaves_out(run, target), sweep)
     told = progress()
     pools: list[RetrainedPool] = []
-    for which, runs in by_images(wanted).items():
+    for (name, which), runs in groups.items():
         pools += retrain_runs(
             held,
             reopened(held, which, data, told),
             runs=runs,
+            sweep=name,
             percents=images,
             out=out,
             save=save,

@@ -9,16 +9,11 @@ import msgspec
 import tyro
 
 from diwa.cli.console import progress, show, show_json
-from diwa.cli.options import Device, OptionalPath, open_data, told
+from diwa.cli.options import Device, OptionalPath
 
 if TYPE_CHECKING:
-    from diwa.data.benchmark import Benchmark
-    from diwa.progress import Progress
-    from diwa.runs.store import Run, Store
+    from diwa.runs.store import Run
     from diwa.sweep.harvest import Harvest
-
-#: Which images runs were trained on, and how they were opened: name, digest, size, channels.
-_Images = tuple[str, str, tuple[int, int], int]
 
 
 def soup(
@@ -62,12 +57,10 @@ def soup(
         device: where to compute.
         json: print the results as JSON.
     """
-    from diwa.data.sets import full_names
-    from diwa.errors import StoreError
+    from diwa.cli.images import by_images, leaves_out, reopened
     from diwa.runs.domainbed import is_domainbed
     from diwa.runs.store import Store
     from diwa.sweep.harvest import harvest
-    from diwa.sweep.run import by_sweep
 
     if is_domainbed(store):
         from diwa.cli.foreign import soup_foreign
@@ -75,33 +68,24 @@ def soup(
         soup_foreign(store, data, target, leave_out, out, not no_score, device, json)
         return
     held = Store(store)
-    every = held.runs()
-    if not every:
-        raise StoreError(f"{store}: holds no runs", remedy="start with diwa sweep")
-    groups: dict[tuple[str, _Images], list[Run]] = {}
-    for name, runs in by_sweep(held, sweep).items():
-        for run in runs:
-            task = run.spec.task
-            wanted = (
-                (not target or full_names(task.data, target).issuperset(task.unseen))
-                and (not algorithm or run.spec.algorithm in algorithm)
-                and (not steps or run.spec.steps in steps)
-            )
-            if run.finished and wanted and not run.name.startswith(leave_out or ("-",)):
-                image = (task.data, task.digest, task.image.size, task.image.channels)
-                groups.setdefault((name, image), []).append(run)
-    if not groups:
-        raise StoreError(
-            f"{store}: none of its {len(every)} runs is finished and wanted",
-            remedy="finish diwa sweep first, or choose with --target, --steps and --leave-out",
+
+    def wanted(run: Run) -> bool:
+        return (
+            leaves_out(run, target)
+            and (not algorithm or run.spec.algorithm in algorithm)
+            and (not steps or run.spec.steps in steps)
+            and not run.name.startswith(leave_out or ("-",))
         )
+
+    groups = by_images(held, wanted, sweep)
     reporting = progress()
     results: list[Harvest] = []
-    for (name, image), runs in groups.items():
-        place = out / "-".join(filter(None, (name, *image[:2]))) if out and len(groups) > 1 else out
+    for (name, images), runs in groups.items():
+        inside = "-".join(filter(None, (name, images.name, images.digest)))
+        place = out / inside if out and len(groups) > 1 else out
         results += harvest(
             held,
-            _opened(held, image, data, reporting),
+            reopened(held, images, data, reporting),
             runs=runs,
             sweep=name,
             selection=selection,
@@ -115,22 +99,6 @@ def soup(
         return
     for result in results:
         show_harvest(result)
-
-
-def _opened(store: Store, image: _Images, data: Path | None, reporting: Progress) -> Benchmark:
-    """The images of some runs, opened as they were for the sweep."""
-    from diwa.errors import StoreError
-
-    name, digest, size, channels = image
-    noted = (store.noted("images") or {}).get(digest, {})
-    root = data or noted.get("data")
-    if root is None:
-        raise StoreError(
-            f"{store.root}: does not say where the images of {name} are",
-            remedy="pass --data FOLDER",
-        )
-    options = msgspec.structs.replace(told(noted.get("options")), name=name)
-    return open_data(Path(root), options, size=size, channels=channels, progress=reporting)
 
 
 def show_harvest(result: Harvest) -> None:

@@ -11,14 +11,14 @@ import msgspec
 
 from diwa.atomic import write_bytes
 from diwa.data.benchmark import Benchmark
-from diwa.errors import DiwaError, StoreError
+from diwa.errors import DiwaError
 from diwa.progress import QUIET, Progress
 from diwa.runs.paths import SoupPaths
 from diwa.runs.store import Run, Store
 from diwa.spec import Spec
 from diwa.sweep.choose import Choices, Chooser
 from diwa.sweep.judge import Judge, Scores
-from diwa.sweep.pools import Pool, pools
+from diwa.sweep.pools import Pool, pools, to_pool
 
 #: How checkpoints and runs are chosen: by the sources' validation images, or by the target's.
 Selection = Literal["training-domain", "oracle"]
@@ -124,7 +124,8 @@ def harvest(
     oracle = selection == "oracle"
     if oracle and not score_target:
         raise DiwaError("the oracle chooses by the unseen domain", remedy="leave --no-score out")
-    found = pools(_wanted(store, store.runs() if runs is None else runs, targets), sweep)
+    every = store.runs() if runs is None else runs
+    found = pools(to_pool(every, targets, where=store.root), sweep)
     places: dict[Pool, SoupPaths] = {}
     results: dict[Pool, Harvest] = {}
     chosen: dict[Pool, Choices] = {}
@@ -151,23 +152,6 @@ def harvest(
         results[pool] = _told(made, scores, benchmark, selection)
         write_bytes(places[pool].results, results[pool].to_json())
     return [results[pool] for pool in found]
-
-
-def _wanted(store: Store, runs: Sequence[Run], targets: Sequence[str]) -> list[Run]:
-    """The finished runs for some targets, those left out that only serve to choose others."""
-    finished = [
-        run
-        for run in runs
-        if run.finished and (not targets or set(run.spec.task.unseen) <= set(targets))
-    ]
-    if not finished:
-        wanted = f" for {', '.join(targets)}" if targets else ""
-        raise StoreError(
-            f"{store.root}: none of its {len(runs)} runs is finished{wanted}",
-            remedy="run diwa sweep on it first",
-        )
-    fewest = min(len(run.spec.task.unseen) for run in finished)
-    return [run for run in finished if len(run.spec.task.unseen) == fewest]
 
 
 def _earlier(

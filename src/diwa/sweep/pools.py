@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from diwa.errors import StoreError
 from diwa.runs.store import Run
 
 #: One start: runs that can be averaged and chosen among. Apart: runs of one trial, each from a
@@ -54,6 +56,32 @@ class Pool:
 def family(run: Run) -> str:
     """Names what all starts have in common that differ only in how the head was drawn."""
     return msgspec.structs.replace(run.spec.init, seed=0).key
+
+
+def to_pool(runs: Sequence[Run], targets: Sequence[str] = (), *, where: Path) -> list[Run]:
+    """The finished runs, without those that leave one more domain out, to choose others by.
+
+    Args:
+        runs: any.
+        targets: only runs that leave these domains unseen; all by default.
+        where: the store, for the error.
+
+    Raises:
+        StoreError: if there are none.
+    """
+    finished = [
+        run
+        for run in runs
+        if run.finished and (not targets or set(run.spec.task.unseen) <= set(targets))
+    ]
+    if not finished:
+        wanted = f" for {', '.join(targets)}" if targets else ""
+        raise StoreError(
+            f"{where}: none of its {len(runs)} runs is finished{wanted}",
+            remedy="run diwa sweep on it first",
+        )
+    fewest = min(len(run.spec.task.unseen) for run in finished)
+    return [run for run in finished if len(run.spec.task.unseen) == fewest]
 
 
 def pools(runs: Iterable[Run], sweep: str = "") -> list[Pool]:

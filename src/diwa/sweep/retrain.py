@@ -22,6 +22,7 @@ from diwa.runs.spec import InitSpec
 from diwa.runs.store import Run, Store
 from diwa.soup.uniform import uniform
 from diwa.spec import Spec
+from diwa.sweep.pools import Pool, pools, to_pool
 from diwa.train.workplace import check_task
 from diwa.weights.member import Member
 
@@ -83,6 +84,7 @@ def retrain_runs(
     benchmark: Benchmark,
     *,
     runs: Sequence[Run] | None = None,
+    sweep: str = "",
     percents: Sequence[int] = (20, 80),
     out: Path | None = None,
     save: bool = False,
@@ -99,6 +101,7 @@ def retrain_runs(
         store: the runs.
         benchmark: the images they were trained on.
         runs: only these; all of the store's by default.
+        sweep: what to call these runs, as `runs_of` does; nothing if empty.
         percents: how much of the unseen domain trains the layer: 20, 80 or both. The other part
             tests it, and also what it is compared with.
         out: where results go; inside the store by default.
@@ -119,43 +122,38 @@ def retrain_runs(
     if not percents:
         raise SpecError("no share of the unseen domain to train on", remedy="choose 20, 80 or both")
     store = store if isinstance(store, Store) else Store(store)
-    pools = _pools(store, store.runs() if runs is None else runs)
+    finished = to_pool(store.runs() if runs is None else runs, where=store.root)
+    found = [
+        pool
+        for pool in pools(finished, sweep)
+        if pool.kind == "start" and len(pool.runs[0].spec.task.unseen) == 1
+    ]
+    if not found:
+        raise StoreError(
+            f"{store.root}: none of its {len(finished)} finished runs leave one domain unseen and "
+            "share a start",
+            remedy="sweep without --share-init none",
+        )
     results = []
-    for name, together in pools.items():
-        paths = RetrainedPaths((out or store.paths.retrained) / name)
-        pool = _Pool(store, together, benchmark, device, progress)
-        result = pool.retrain(tuple(dict.fromkeys(percents)), paths, save)
+    for pool in found:
+        paths = RetrainedPaths((out or store.paths.retrained) / pool.name)
+        encoders = _Encoders(store, pool, benchmark, device, progress)
+        result = encoders.retrain(tuple(dict.fromkeys(percents)), paths, save)
         write_bytes(paths.results, result.to_json())
         results.append(result)
     return results
 
 
-def _pools(store: Store, runs: Sequence[Run]) -> dict[str, list[Run]]:
-    found: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: (run.spec.task.unseen, run.spec.task.trial, run.name)):
-        task = run.spec.task
-        # Runs that leave two domains out are there for choosing hyperparameters only.
-        if run.finished and len(task.unseen) == 1:
-            name = f"{task.unseen[0]}-t{task.trial}-{run.spec.init.key[:8]}"
-            found.setdefault(name, []).append(run)
-    if not found:
-        raise StoreError(
-            f"{store.root}: none of its {len(runs)} runs is finished and leaves one domain unseen",
-            remedy="run diwa sweep on it first",
-        )
-    return found
-
-
-class _Pool:
-    """The runs that share an initialisation and a trial, and what their last layers score."""
+class _Encoders:
+    """The encoders of a pool of runs, and what last layers over them score."""
 
     def __init__(
-        self, store: Store, runs: list[Run], benchmark: Benchmark, device: str, progress: Progress
+        self, store: Store, pool: Pool, benchmark: Benchmark, device: str, progress: Progress
     ) -> None:
-        self.task = runs[0].spec.task
+        self.task = pool.runs[0].spec.task
         check_task(self.task, benchmark)
-        self.runs = sorted(runs, key=lambda run: (-run.result.score, run.name))
-        self.init = runs[0].spec.init
+        self.runs = pool.runs
+        self.init = pool.runs[0].spec.init
         self.store = store
         self.benchmark = benchmark
         self.device = device
