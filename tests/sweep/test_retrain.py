@@ -135,7 +135,7 @@ def test_refusals(shapes: Benchmark, tiny_sweep: Sweep, tmp_path: Path) -> None:
         retrain_runs(tmp_path / "store", shapes)
     apart = tiny_sweep(share_init="none", init="random", steps=1)
     run_sweep(apart, shapes, tmp_path / "apart", device="cpu")
-    with pytest.raises(DiwaError, match="none of its 2 finished runs .* share a start"):
+    with pytest.raises(DiwaError, match=r"none of its 2 finished runs .* share a start"):
         retrain_runs(tmp_path / "apart", shapes)
     with pytest.raises(DiwaError, match="images 50; choose 20, 80 or both"):
         retrain_runs(tmp_path / "store", shapes, percents=(50,))
