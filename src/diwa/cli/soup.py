@@ -50,8 +50,7 @@ def soup(
         algorithm: only runs that minimised one of these; with --out, or they replace the others.
         steps: only runs of that many steps.
         leave_out: runs to leave out, by the beginning of their key.
-        selection: choose checkpoints and runs by the sources' validation images, or as an oracle
-            would, by the target's 20 %, which runs must have tracked.
+        selection: choose by the sources' validation images, or by the target's own 20 %.
         out: where to write; inside the store by default.
         no_score: leave the unseen domain unread.
         device: where to compute.
