@@ -77,9 +77,14 @@ class StorePaths:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.about = root / "store.json"
+        self.lock = root / ".store.json.lock"
         self.runs = root / "runs"
         self.inits = root / "inits"
         self.retrained = root / "retrained"
+
+    def begun(self, path: Path) -> bool:
+        """Whether something in the folder only shows that a store was being made there."""
+        return path.name.startswith(f".{self.about.name}.")
 
     def run(self, key: str) -> RunPaths:
         """The files of the run with that key."""

@@ -198,13 +198,15 @@ class Store:
 
     def __init__(self, root: Path | str) -> None:
         self.paths = StorePaths(Path(root))
+        # Looked at first: what another process begins meanwhile is then seen to be a store.
+        taken = self.root.is_file() or self._holds_something()
         about = self._about()
         if about.get("format", _FORMAT) != _FORMAT:
             raise StoreError(
                 f"{self.paths.about}: format {about['format']} is not known",
                 remedy="update diwa, or choose another --store",
             )
-        if self.root.is_file() or (not about and self.root.is_dir() and any(self.root.iterdir())):
+        if taken and not about:
             raise StoreError(f"{self.root}: not a store", remedy="choose a new folder as --store")
 
     @property
@@ -251,10 +253,27 @@ class Store:
             yield paths.weights, not paths.weights.is_file()
 
     def note(self, **known: Any) -> None:
-        """Remembers something that is no part of any run, e.g. where the images were."""
-        about = {**self._about(), "format": _FORMAT, **known}
-        if about != self._about():
-            write_bytes(self.paths.about, json.dumps(about, indent=2).encode() + b"\n")
+        """Remembers something that is no part of any run, e.g. where the images were.
+
+        Mappings are added to what is noted under that name, and lists lengthened by what they lack:
+        several processes may note something at once, and nothing of it is lost.
+
+        Raises:
+            StoreError: if the store can't be written.
+        """
+        known["format"] = _FORMAT
+        if (held := self._about()) == _joined(held, known):
+            return
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.paths.lock):
+                about = _joined(self._about(), known)
+                write_bytes(self.paths.about, json.dumps(about, indent=2).encode() + b"\n")
+        except OSError as error:
+            raise StoreError(
+                f"{self.root}: can't be written ({error.strerror or error})",
+                remedy="choose another --store",
+            ) from error
 
     def noted(self, name: str) -> Any:
         """What `note` remembered under that name; None if nothing."""
@@ -264,13 +283,31 @@ class Store:
         if not self.paths.about.is_file():
             self.note()
 
+    def _holds_something(self) -> bool:
+        """Whether there is more than what a process leaves that was killed as it began a store."""
+        if not self.root.is_dir():
+            return False
+        return not all(self.paths.begun(path) for path in self.root.iterdir())
+
     def _about(self) -> dict[str, Any]:
         try:
-            return json.loads(self.paths.about.read_bytes())
+            about = json.loads(self.paths.about.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, ValueError) as error:
             raise StoreError(f"{self.paths.about}: can't be read ({error})") from error
+        if not isinstance(about, dict):
+            raise StoreError(f"{self.paths.about}: is not the note of a store")
+        return about
+
+
+def _joined(old: Any, new: Any) -> Any:
+    """What was noted before, and what is noted now."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {**old, **{name: _joined(old.get(name), value) for name, value in new.items()}}
+    if isinstance(old, list) and isinstance(new, list):
+        return list(dict.fromkeys([*old, *new]))
+    return new
 
 
 def read_rows(text: bytes | str, *, where: str) -> list[Row]:

@@ -168,6 +168,4 @@ def by_sweep(store: Store, names: Sequence[str] = ()) -> dict[str, list[Run]]:
 
 def _label(store: Store, name: str, specs: list[RunSpec]) -> None:
     if name:
-        named: dict[str, list[str]] = store.noted(_NAMED) or {}
-        keys = dict.fromkeys([*named.get(name, []), *(run.key for run in specs)])
-        store.note(**{_NAMED: {**named, name: list(keys)}})
+        store.note(**{_NAMED: {name: list(dict.fromkeys(run.key for run in specs))}})
