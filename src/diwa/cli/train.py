@@ -108,7 +108,7 @@ def _show(done: Run) -> None:
     rows = [
         (
             str(row.step),
-            f"{row.loss:.4f}",
+            "none" if row.loss is None else f"{row.loss:.4f}",
             *(f"{100 * row.accuracy[name]:.1f} %" for name in sources),
             f"{100 * row.score:.1f} %" + (" kept" if row.step == done.result.step else "     "),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -67,12 +68,12 @@ class Row(Spec, frozen=True, kw_only=True):
 
     step: int
     """After which update."""
-    loss: float
-    """The mean training loss since the row before."""
+    loss: float | None
+    """The mean training loss since the row before; None if that is no finite number."""
     accuracy: dict[str, float]
     """Of every source domain's validation split."""
-    losses: dict[str, float] = msgspec.field(default_factory=dict)
-    """The mean cross-entropy there, of the same predictions."""
+    losses: dict[str, float | None] = msgspec.field(default_factory=dict)
+    """The mean cross-entropy there, of the same predictions; None if that is no finite number."""
     unseen: dict[str, float] = msgspec.field(default_factory=dict)
     """Of the unseen domains' 20 %, where the run was told to look."""
     averages: dict[str, Scored] = msgspec.field(default_factory=dict)
@@ -85,14 +86,16 @@ class Row(Spec, frozen=True, kw_only=True):
 
     @property
     def validation_loss(self) -> float:
-        """The unweighted mean of the source domains' losses, which SWAD goes by.
+        """The unweighted mean of the source domains' losses, which SWAD goes by; NaN if one is none.
 
         Raises:
             StoreError: if the row is of a version that did not note them.
         """
         if not self.losses:
             raise StoreError(f"the validation at step {self.step} has no losses")
-        return sum(self.losses.values()) / len(self.losses)
+        # Of a run that diverged; JSON knows neither NaN nor infinity.
+        known = (math.nan if loss is None else loss for loss in self.losses.values())
+        return sum(known) / len(self.losses)
 
 
 class Run:
