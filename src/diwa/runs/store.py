@@ -86,14 +86,15 @@ class Row(Spec, frozen=True, kw_only=True):
 
     @property
     def validation_loss(self) -> float:
-        """The unweighted mean of the source domains' losses, which SWAD goes by; NaN if one is none.
+        """The unweighted mean of the source domains' losses, which SWAD goes by.
+
+        NaN for a run that has diverged.
 
         Raises:
             StoreError: if the row is of a version that did not note them.
         """
         if not self.losses:
             raise StoreError(f"the validation at step {self.step} has no losses")
-        # Of a run that diverged; JSON knows neither NaN nor infinity.
         known = (math.nan if loss is None else loss for loss in self.losses.values())
         return sum(known) / len(self.losses)
 

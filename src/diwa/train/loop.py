@@ -310,6 +310,7 @@ def _accuracies(says: Mapping[str, Predictions]) -> dict[str, float]:
 
 
 def _finite(loss: float) -> float | None:
+    """JSON knows neither NaN nor infinity."""
     return loss if math.isfinite(loss) else None
 
 
