@@ -125,7 +125,8 @@ class Cache:
     def _digest(self, files: Sequence[File]) -> str:
         sha = hashlib.sha256(f"{_FORMAT} {self.side} {self.channels}\n".encode())
         for file in files:
-            sha.update(f"{file.path}\0{file.size}\0{file.changed_ns}\n".encode())
+            told = f"{file.path}\0{file.size}\0{file.changed_ns}\n"
+            sha.update(told.encode(errors="surrogateescape"))
         return sha.hexdigest()[:16]
 
     def _build(
@@ -147,7 +148,9 @@ class Cache:
                     zip(files, self._decoded(root, files), strict=True)
                 ):
                     if isinstance(decoded, str):
-                        broken.append([file.path, decoded])
+                        # A name that is not UTF-8 could not be printed.
+                        path = file.path.encode(errors="backslashreplace").decode()
+                        broken.append([path, decoded])
                     else:
                         image, original = decoded
                         index[row] = (offset, *image.shape[:2], *original)
