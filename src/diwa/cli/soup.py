@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 import tyro
 
-from diwa.cli.console import progress, show, show_json
+from diwa.cli.console import progress, say, show, show_json
 from diwa.cli.options import Device, OptionalPath
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def soup(
         json: print the results as JSON.
     """
     from diwa.cli.images import by_images, leaves_out, reopened
+    from diwa.errors import StoreError
     from diwa.runs.domainbed import is_domainbed
     from diwa.runs.store import Store
     from diwa.sweep.harvest import harvest
@@ -68,6 +69,13 @@ def soup(
         soup_foreign(store, data, target, leave_out, out, not no_score, device, json)
         return
     held = Store(store)
+
+    keys = [run.name for run in held.runs()]
+    for begin in leave_out if keys else ():
+        if not any(key.startswith(begin) for key in keys):
+            raise StoreError(
+                f"{store}: has no run {begin!r} to leave out", remedy=f"it has {', '.join(keys)}"
+            )
 
     def wanted(run: Run) -> bool:
         return (
@@ -122,10 +130,10 @@ def show_harvest(result: Harvest) -> None:
     elif result.validation:
         show(methods_table(title, result.validation, {}))
     else:
-        show(title)
+        say(title)
     for method, why in result.missing.items():
-        show(f"no {method}: {why}")
+        say(f"no {method}: {why}")
     if result.soup:
-        show(f"all runs averaged: {result.soup}")
+        say(f"all runs averaged: {result.soup}")
     if result.restricted_soup:
-        show(f"the helpful ones:  {result.restricted_soup}")
+        say(f"the helpful ones:  {result.restricted_soup}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from diwa.cli.console import progress, show, show_json
+from diwa.cli.console import progress, say, show, show_json
 from diwa.cli.options import DataFlags, DataOptions, Device, Flat
 from diwa.cli.parts import DataSet, Named, Names, Order, check, opened, remember
 from diwa.errors import SpecError
@@ -101,9 +101,11 @@ def _show_json(done: Run) -> None:
 
 
 def _show(done: Run) -> None:
+    from rich.markup import escape
+
     from diwa.report.table import hyperparameters, rows_table
 
-    show(f"run {done.name}: {hyperparameters(done.spec.hparams)}")
+    say(f"run {done.name}: {hyperparameters(done.spec.hparams)}")
     sources = list(done.result.accuracy)
     rows = [
         (
@@ -114,8 +116,8 @@ def _show(done: Run) -> None:
         )
         for row in done.history
     ]
-    show(rows_table(["step", "loss", *sources, "mean"], rows))
-    show(f"weights: {done.paths.weights}")
+    show(rows_table(["step", "loss", *map(escape, sources), "mean"], rows))
+    say(f"weights: {done.paths.weights}")
 
 
 train.flags_depend_on_arguments = True  # pyright: ignore[reportFunctionMemberAccess]
