@@ -264,7 +264,9 @@ def _load(
     allow_small_domains: bool,
     progress: Progress,
 ) -> tuple[CachedImages, np.ndarray]:
-    images = cache.open(listing.root, domain, listing.domains[domain], progress)
+    images = cache.open(
+        listing.root, domain, listing.domains[domain], progress, origin=listing.origin
+    )
     if images.broken and not skip_bad_files:
         path, why = images.broken[0]
         more = f" (and {len(images.broken) - 1} more files)" if len(images.broken) > 1 else ""

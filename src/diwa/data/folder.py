@@ -30,12 +30,18 @@ class File:
 
 @dataclass(frozen=True)
 class Listing:
-    """Everything a folder of domains holds."""
+    """Everything a folder of domains holds, or a table in a folder names."""
 
     root: Path
     classes: tuple[str, ...]
     domains: dict[str, tuple[File, ...]]
     ignored: tuple[str, ...]
+    table: Path | None = None
+
+    @property
+    def origin(self) -> Path:
+        """What was listed."""
+        return self.table or self.root
 
     @property
     def digest(self) -> str:
