@@ -48,6 +48,10 @@ class InitPaths:
         self.weights = folder / "weights.safetensors"
         self.lock = folder / ".lock"
 
+    def halves(self) -> list[Path]:
+        """What a kill left half written."""
+        return list(self.folder.glob(".*.part"))
+
 
 class SoupPaths:
     """The files of one soup and its scores."""

@@ -252,6 +252,8 @@ class Store:
             yield paths.weights, False
             return
         with FileLock(paths.lock):
+            for left in paths.halves():
+                left.unlink()
             if not paths.spec.is_file():
                 write_bytes(paths.spec, spec.to_json())
             yield paths.weights, not paths.weights.is_file()
