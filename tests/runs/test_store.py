@@ -23,7 +23,7 @@ def test_nothing_is_written_before_something_is_started(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_something_else_is_refused(folder: Path) -> None:
-    with pytest.raises(StoreError, match="not a store; choose a new folder"):
+    with pytest.raises(StoreError, match="not a store; give the folder of a sweep, or a new"):
         Store(folder)
 
 

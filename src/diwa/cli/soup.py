@@ -70,7 +70,8 @@ def soup(
         return
     held = Store(store)
 
-    keys = [run.name for run in held.runs()]
+    every = held.runs()
+    keys = [run.name for run in every]
     for begin in leave_out if keys else ():
         if not any(key.startswith(begin) for key in keys):
             raise StoreError(
@@ -87,6 +88,9 @@ def soup(
 
     groups = by_images(held, wanted, sweep)
     reporting = progress()
+    unfinished = sum(wanted(run) and not run.finished for run in every)
+    if unfinished:
+        reporting.say(f"left out, because not finished: {unfinished} of {len(every)} runs")
     results: list[Harvest] = []
     for (name, images), runs in groups.items():
         inside = "-".join(filter(None, (name, images.name, images.digest)))

@@ -211,7 +211,9 @@ class Store:
                 remedy="update diwa, or choose another --store",
             )
         if taken and not about:
-            raise StoreError(f"{self.root}: not a store", remedy="choose a new folder as --store")
+            raise StoreError(
+                f"{self.root}: not a store", remedy="give the folder of a sweep, or a new one"
+            )
 
     @property
     def root(self) -> Path:
