@@ -386,6 +386,25 @@ def test_a_foreign_state_is_refused_by_name(spec: RunSpec, place: Workplace) -> 
         train_run(spec, place)
 
 
+def test_half_of_a_specification_is_left_to_who_writes_it(spec: RunSpec, place: Workplace) -> None:
+    run = place.store.start(spec)
+    writing = run.paths.folder / ".spec.json.1-abc.part"
+    left = run.paths.folder / ".weights.safetensors.1-abc.part"
+    for path in (writing, left):
+        path.touch()
+
+    class Looking:
+        def after_step(self, step: int, network: object) -> None:
+            assert writing.exists()
+            assert not left.exists()
+
+        def after_validation(self, row: Row, network: object) -> None:
+            pass
+
+    train_run(spec, place, observers=[Looking()])
+    assert not writing.exists()
+
+
 def test_a_run_that_diverges_can_be_read_and_resumed(
     spec: RunSpec, place: Workplace, shapes: Benchmark, tmp_path: Path
 ) -> None:

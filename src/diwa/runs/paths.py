@@ -35,8 +35,13 @@ class RunPaths:
 
     def passing(self) -> list[Path]:
         """Every file of weights that only a run under way needs; what a kill left half written."""
-        patterns = ("part-*.safetensors", ".*.part")
-        return [*self.all_best(), *(path for held in patterns for path in self.folder.glob(held))]
+        # Not the specification: another process may be writing it, which takes no lock.
+        halves = [half for half in self.halves() if not half.name.startswith(f".{self.spec.name}.")]
+        return [*self.all_best(), *self.folder.glob("part-*.safetensors"), *halves]
+
+    def halves(self) -> list[Path]:
+        """What a kill left half written, and what is being written."""
+        return _halves(self.folder)
 
 
 class InitPaths:
@@ -50,7 +55,7 @@ class InitPaths:
 
     def halves(self) -> list[Path]:
         """What a kill left half written."""
-        return list(self.folder.glob(".*.part"))
+        return _halves(self.folder)
 
 
 class SoupPaths:
@@ -73,6 +78,10 @@ class RetrainedPaths:
     def model(self, percent: int) -> Path:
         """The average with the last layer that so much of the domain trained."""
         return self.folder / f"soup-{percent}.safetensors"
+
+
+def _halves(folder: Path) -> list[Path]:
+    return list(folder.glob(".*.part"))
 
 
 class StorePaths:

@@ -164,7 +164,7 @@ class Run:
     def tidy(self) -> Run:
         """Removes what only a run under way needs; a kill may leave it in a finished one."""
         if self.finished:
-            for path in [self.paths.state, *self.paths.passing()]:
+            for path in [self.paths.state, *self.paths.passing(), *self.paths.halves()]:
                 path.unlink(missing_ok=True)
         return self
 
