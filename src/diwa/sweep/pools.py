@@ -105,8 +105,8 @@ def pools(runs: Iterable[Run], sweep: str = "") -> list[Pool]:
         alone = [together for together in held if len(together) == 1]
         if len(alone) > 1:
             found.append(Pool("apart", _ranked(alone), sweep))
-        starts = averaged if len(alone) > 1 else held
-        found += [Pool("start", _ranked([together]), sweep) for together in starts]
+        shared = averaged if len(alone) > 1 else held
+        found += [Pool("start", _ranked([together]), sweep) for together in shared]
         if len(averaged) > 1:
             found.append(Pool("several", _ranked(averaged), sweep))
     found += [Pool("trials", _ranked(held), sweep) for held in inits.values() if len(held) > 1]
