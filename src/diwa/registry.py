@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from diwa.errors import SpecError
+from diwa.errors import SpecError, guess
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -56,10 +55,10 @@ class Registry:
         for point in self._points():
             if point.name == name:
                 return point.load()
-        near = difflib.get_close_matches(name, self.names(), n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
+        names = self.names()
         raise SpecError(
-            f"no {self.kind} is called {name!r}", remedy=f"{guess}known: {', '.join(self.names())}"
+            f"no {self.kind} is called {name!r}",
+            remedy=f"{guess(name, names)}known: {', '.join(names)}",
         )
 
     def _points(self) -> list[EntryPoint]:

@@ -110,6 +110,8 @@ def test_the_cache_is_shown_and_emptied(
     ("arguments", "says"),
     [
         (["data", "nowhere"], "error: nowhere: no such folder; give a folder laid out as"),
+        (["data", ".", "--size"], "error: size (); give one number, or height and width"),
+        (["data", ".", "--size", "8", "9", "10"], "error: size (8, 9, 10); give one number"),
         (["soup", "nowhere"], "error: nowhere: holds no runs; start with diwa sweep"),
         (["eval", "nothing.safetensors", "."], "error: nothing.safetensors: no such file"),
     ],
@@ -122,6 +124,65 @@ def test_an_error_is_one_line_and_exit_code_1(
     assert shown.out == ""
     assert shown.err.startswith(says)
     assert shown.err.count("\n") == 1
+
+
+def test_errors_on_a_store(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "runs"
+    assert main([*_sweep(folder, store), "--steps", "1"]) == 0
+    first, second = sorted((store / "runs").iterdir())
+
+    def fails(*arguments: object) -> str:
+        capsys.readouterr()
+        assert main([str(one) for one in arguments]) == 1
+        error = capsys.readouterr().err
+        said = [line.startswith("error: ") for line in error.splitlines()]
+        assert said == [False] * (len(said) - 1) + [True]
+        return error
+
+    assert f"has no run 'nine' to leave out; it has {first.name}, {second.name}" in fails(
+        "soup", store, "--leave-out", first.name[:6], "nine"
+    )
+    assert f"{store}: holds 2 runs; name one, or a soup's file" in fails("eval", store, folder)
+    (second / "result.json").unlink()
+    (second / "state.safetensors").touch()
+    assert f"{second}: not finished; run the same sweep again" in fails("eval", second, folder)
+    assert main(["soup", str(store), "--device", "cpu"]) == 0
+    assert "left out, because not finished: 1 of 2 runs" in capsys.readouterr().err
+    folder.rename(tmp_path / "elsewhere")
+    assert f"{folder}: the images of shapes are no longer there; pass --data FOLDER" in fails(
+        "soup", store
+    )
+
+
+def test_brackets_in_names_are_no_markup(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = folder.rename(tmp_path / "shapes [bold]")
+    for domain in ("sketch", "photo"):
+        (images / domain).rename(images / f"{domain} [dim]")
+    store = tmp_path / "runs [old]"
+    arguments = _sweep(images, store, "--steps", "1")
+    arguments[arguments.index("sketch")] = "sketch [dim]"
+
+    def shown(*arguments: object) -> str:
+        capsys.readouterr()
+        assert main([str(one) for one in arguments]) == 0
+        return capsys.readouterr().out
+
+    swept = shown(*arguments)
+    assert "shapes [bold], sketch [dim] unseen" in swept
+    assert f"next: diwa soup {store}\n" in swept
+    trained = shown("train", *arguments[1:])
+    assert "photo [dim]" in trained
+    assert f"weights: {store}/runs/" in trained
+    averaged = shown("soup", store, "--device", "cpu")
+    assert "sketch [dim] (unseen, 12 images)" in averaged
+    assert f"all runs averaged: {store}/soups/" in averaged
+    soup = next(store.glob("soups/*/soup.safetensors"))
+    scored = shown("eval", soup, images, "--device", "cpu", "--allow-small-domains")
+    assert "sketch [dim]" in scored
 
 
 def test_a_mistake_leaves_no_store(

@@ -10,7 +10,9 @@ import pytest
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
+from diwa.data.benchmark import open_folder
 from diwa.data.folder import IMAGE_ENDINGS, list_folder
+from diwa.data.summary import summarise
 from diwa.errors import DataError
 
 
@@ -110,6 +112,34 @@ def test_a_single_domain_may_have_folders_in_its_classes(tmp_path: Path) -> None
     assert list_folder(root).classes == ("cat", "dog")
     laid_out(tmp_path, "photo/cat/night/2.png", "photo/dog/day/2.png", "photo/dog/3.png")
     assert list_folder(root).classes == ("cat", "dog")
+
+
+def _unprintable(parent: Path) -> Path:
+    """A folder with a name from before UTF-8, as old archives have them."""
+    place = parent / os.fsdecode(b"caf\xe9")
+    try:
+        place.mkdir()
+    except OSError:
+        pytest.skip("this file system takes UTF-8 only")
+    return place
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
+    _unprintable(laid_out(tmp_path / "d", "a/x/1.png", "b/x/1.png") / "a")
+    with pytest.raises(DataError, match=r"d/a: the name of a folder in it is not UTF-8 \('caf"):
+        list_folder(tmp_path / "d")
+
+
+def test_images_may_have_any_name(tmp_path: Path) -> None:
+    root = laid_out(tmp_path / "d", "a/x/1.png", "b/x/1.png")
+    inside = _unprintable(root / "a" / "x")
+    image(inside / "1.png")
+    (inside / "2.png").write_text("no image")
+    benchmark = open_folder(root, allow_small_domains=True, skip_bad_files=True)
+    assert len(benchmark["a"]) == 2
+    summary = summarise(benchmark)
+    assert summary.skipped == [r"a/x/caf\udce9/2.png"]
+    assert summary.to_json()
 
 
 def test_links_are_followed(tmp_path: Path) -> None:

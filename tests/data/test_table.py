@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import diwa
+from diwa.data.cache import list_caches
 from diwa.data.table import list_table
 from diwa.errors import DataError
 
@@ -51,6 +52,21 @@ def said(path: Path, **more: Any) -> str:
 
 
 class TestCsv:
+    def test_two_of_one_folder_keep_their_decoded_images(self, images: Path) -> None:
+        one = csv(images, ROWS)
+        two = one.with_name("two.csv")
+        two.write_text(
+            "\n".join(line for line in one.read_text().splitlines() if "1.png" not in line)
+        )
+        caches = []
+        for path in (one, two, one):
+            opened = diwa.open_data(path, allow_small_domains=True, allow_missing_classes=True)
+            assert opened.cache is not None
+            assert len(opened["a"].images) == (1 if path == two else 2)
+            caches.append({held.folder: held.root for held in list_caches(opened.cache.directory)})
+        assert sorted(caches[1].values()) == [str(one.resolve()), str(two.resolve())]
+        assert caches[2] == caches[1]
+
     def test_domains_classes_and_images(self, images: Path) -> None:
         opened = diwa.open_data(csv(images, ROWS), allow_small_domains=True)
         assert (opened.name, opened.names, opened.classes) == ("table", ["a", "b"], ("cat", "dog"))

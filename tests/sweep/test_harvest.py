@@ -13,14 +13,26 @@ import timm
 import torch
 from safetensors.torch import load_file
 
+from diwa.atomic import write_bytes
 from diwa.data.benchmark import Benchmark, Domain
 from diwa.errors import StoreError
+from diwa.progress import Quiet
 from diwa.runs.store import Run, Store
 from diwa.sweep.harvest import Harvest, harvest
 from diwa.sweep.run import run_one, run_sweep
 from diwa.sweep.spec import SweepSpec
 
 Sweep = Callable[..., SweepSpec]
+
+
+class _Said(Quiet):
+    """Keeps the lines that it hears."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.texts.append(text)
 
 
 @pytest.fixture
@@ -130,6 +142,38 @@ def test_the_target_is_read_last_or_not_at_all(
         harvest(tmp_path / "store", blind, device="cpu")
     assert Path(result.soup).is_file(), "both soups are chosen before the target is looked at"
     assert runs
+
+
+def test_what_was_done_before_is_done_anew_for_runs_that_came_out_otherwise(
+    runs: list[Run], shapes: Benchmark, tmp_path: Path
+) -> None:
+    said = _Said()
+    harvest(tmp_path / "store", shapes, device="cpu", score_target=False, progress=said)
+    harvest(tmp_path / "store", shapes, device="cpu", score_target=False, progress=said)
+    assert len(said.texts) == 1, "the second time, what was done before was shown"
+    other = msgspec.structs.replace(runs[0].result, score=runs[0].result.score / 2)
+    write_bytes(runs[0].paths.result, other.to_json())
+    (result,) = harvest(tmp_path / "store", shapes, score_target=False, progress=said)
+    assert len(said.texts) == 1
+    assert other.score in [member.validation for member in result.members]
+
+
+def test_results_never_speak_of_other_soups(
+    runs: list[Run], shapes: Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (result,) = harvest(tmp_path / "store", shapes, runs=runs[:2], device="cpu", score_target=False)
+    soup = Path(result.soup).read_bytes()
+
+    def stopped(self: object, *_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("diwa.sweep.judge.Judge.scores", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        harvest(tmp_path / "store", shapes, device="cpu")
+    assert Path(result.soup).read_bytes() != soup, "another soup is there, and no scores of it"
+    again = harvest(tmp_path / "store", shapes, runs=runs[:2], device="cpu", score_target=False)
+    assert again == [result]
+    assert Path(result.soup).read_bytes() == soup
 
 
 def test_runs_from_different_starts_are_not_mixed(

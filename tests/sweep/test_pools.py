@@ -58,6 +58,13 @@ def test_starts_of_their_own_are_no_pool_of_one_each(planned: Planned) -> None:
     assert told(found) == [("apart", 0, 3), ("apart", 1, 3)]
 
 
+def test_starts_of_their_own_beside_a_shared_one(planned: Planned) -> None:
+    # The first run of either sweep is the same one.
+    shared, apart = planned(runs=3), planned(runs=4, share_init="none")
+    found = pools(list({run.name: run for run in [*shared, *apart]}.values()))
+    assert sorted(told(found)) == [("apart", 0, 3), ("start", 0, 3)]
+
+
 def test_several_averages_of_one_trial(planned: Planned) -> None:
     runs = [*planned(runs=2), *planned(runs=3, seed=1), *planned(runs=1, seed=2)]
     found = pools(runs)

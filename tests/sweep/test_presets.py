@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -262,6 +263,9 @@ def test_one_job_does_the_run_of_any_trial(
     about = files.about(done.paths.weights)
     digests = [shapes.split(name, trial=1).digest[:8] for name in ("cartoon", "photo")]
     assert about["split"] == "-".join(digests)
+    unaware = msgspec.structs.replace(sweep, trials=1)
+    with pytest.raises(SpecError, match=r"trial 1 of 1: .*; give --trials, the same number for"):
+        run_one(unaware, shapes, tmp_path / "runs", trial=1, device="cpu")
 
 
 class TestSeveralAlgorithms:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import timm
@@ -382,6 +384,51 @@ def test_a_foreign_state_is_refused_by_name(spec: RunSpec, place: Workplace) -> 
     files.write(run.paths.state, {"module.odd": torch.zeros(1)}, {"groups": [], "position": {}})
     with pytest.raises(StoreError, match=r"state\.safetensors: does not fit this run"):
         train_run(spec, place)
+
+
+def test_half_of_a_specification_is_left_to_who_writes_it(spec: RunSpec, place: Workplace) -> None:
+    run = place.store.start(spec)
+    writing = run.paths.folder / ".spec.json.1-abc.part"
+    left = run.paths.folder / ".weights.safetensors.1-abc.part"
+    for path in (writing, left):
+        path.touch()
+
+    class Looking:
+        def after_step(self, step: int, network: object) -> None:
+            assert writing.exists()
+            assert not left.exists()
+
+        def after_validation(self, row: Row, network: object) -> None:
+            pass
+
+    train_run(spec, place, observers=[Looking()])
+    assert not writing.exists()
+
+
+def test_a_run_that_diverges_can_be_read_and_resumed(
+    spec: RunSpec, place: Workplace, shapes: Benchmark, tmp_path: Path
+) -> None:
+    wild = msgspec.structs.replace(
+        spec, hparams={**spec.hparams, "lr": 1e30}, averages=("ma", "swad"), ma_start=0
+    )
+    whole = train_run(wild, place)
+    *_, last = whole.history
+    assert last.loss is None
+    assert set(last.losses.values()) == {None}
+    assert math.isnan(last.validation_loss)
+
+    class Interrupting:
+        def after_step(self, step: int, network: object) -> None:
+            if step == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        def after_validation(self, row: Row, network: object) -> None:
+            pass
+
+    here = Workplace(benchmark=shapes, store=Store(tmp_path / "stopped"), device="cpu")
+    with pytest.raises(KeyboardInterrupt):
+        train_run(wild, here, observers=[Interrupting()])
+    assert outcome(train_run(wild, here)) == outcome(whole)
 
 
 def test_a_run_that_another_process_holds_is_left_to_it(spec: RunSpec, place: Workplace) -> None:

@@ -105,7 +105,7 @@ def test_equal_naive_means_of_saved_iterates(
     assert results["ma"].scored == best.averages["ma"]
     _same(files.read(run.paths.kept("ma")), watching.mean(3, best.step))
     # SWAD, from what the history says alone.
-    losses = [sum(row.losses.values()) / 2 for row in rows]
+    losses = [sum(loss or 0.0 for loss in row.losses.values()) / 2 for row in rows]
     found = valley(losses, converge=2, overfit=2, tolerance=0.02)
     assert found is not None, losses
     assert found.last > found.first > 0, "else this curve tests too little"

@@ -151,6 +151,18 @@ def test_other_optimisers_than_the_algorithms_are_refused(
     )
 
 
+def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    state.save(path, taken(made("ERM"), range(2)), AT)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:100], whole[:-1]):
+        path.write_bytes(damaged)
+        with pytest.raises(
+            StoreError, match=r"state: does not fit this run .*; remove it to start"
+        ):
+            state.load(path, made("ERM"))
+
+
 def test_the_state_of_another_algorithm_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state"
     state.save(path, taken(made("ERM"), range(2)), AT)

@@ -33,7 +33,7 @@ class RichProgress:
 
     def __init__(self) -> None:
         self._bars = Bars(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=28),
             MofNCompleteColumn(),
             TimeElapsedColumn(),

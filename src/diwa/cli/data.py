@@ -40,7 +40,10 @@ def show(
 
     from diwa.data.summary import summarise
     from diwa.data.transforms import ImageSpec
+    from diwa.errors import SpecError
 
+    if not 1 <= len(size) <= 2:
+        raise SpecError(f"size {size}", remedy="give one number, or height and width")
     told = progress()
     shape = ImageSpec(size=(size[0], size[-1]), channels=channels).size
     benchmark = open_data(data, options, size=shape, channels=channels, progress=told)

@@ -39,12 +39,17 @@ def evaluate(
     """
     import msgspec
 
+    from diwa.errors import StoreError
     from diwa.evaluate.score import score_domains
     from diwa.models.network import described
+    from diwa.runs.found import weights_in
     from diwa.weights.member import Member
 
     told = progress()
-    member = Member.from_file(weights / "weights.safetensors" if weights.is_dir() else weights)
+    runs = weights_in(weights) if weights.is_dir() else None
+    if runs and len(runs) > 1:
+        raise StoreError(f"{weights}: holds {len(runs)} runs", remedy="name one, or a soup's file")
+    member = Member.from_file(runs[0][1] if runs else weights)
     spec = described(member.about)
     benchmark = open_data(data, options, size=spec.size, channels=spec.channels, progress=told)
     scores = score_domains(
@@ -60,10 +65,12 @@ def evaluate(
     if json:
         show_json(msgspec.json.format(msgspec.json.encode(scores), indent=2))
         return
+    from rich.markup import escape
+
     from diwa.report.table import rows_table
 
     rows = [
-        (one.domain, one.images, f"{100 * one.accuracy:.1f} %", f"{one.cross_entropy:.3f}")
+        (escape(one.domain), one.images, f"{100 * one.accuracy:.1f} %", f"{one.cross_entropy:.3f}")
         for one in scores
     ]
     show(rows_table(["domain", "images", "accuracy", "loss"], rows))

@@ -77,7 +77,7 @@ def reopened(store: Store, images: Images, data: Path | None, reporting: Progres
         reporting: who hears how decoding goes.
 
     Raises:
-        StoreError: if nobody says where they are.
+        StoreError: if nobody says where they are, or they are gone from there.
     """
     from diwa.errors import StoreError
 
@@ -86,6 +86,11 @@ def reopened(store: Store, images: Images, data: Path | None, reporting: Progres
     if root is None:
         raise StoreError(
             f"{store.root}: does not say where the images of {images.name} are",
+            remedy="pass --data FOLDER",
+        )
+    if data is None and Path(root).is_absolute() and not Path(root).exists():
+        raise StoreError(
+            f"{root}: the images of {images.name} are no longer there",
             remedy="pass --data FOLDER",
         )
     options = msgspec.structs.replace(told(noted.get("options")), name=images.name)

@@ -162,7 +162,7 @@ def remember(store: Store, benchmark: Benchmark, data: Path, options: DataOption
         "data": whereabouts(data),
         "options": msgspec.to_builtins(options, enc_hook=str),
     }
-    store.note(images={**(store.noted("images") or {}), benchmark.digest: place})
+    store.note(images={benchmark.digest: place})
 
 
 def _value(arguments: Sequence[str], flag: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from diwa.cli.console import progress, show, show_json
+from diwa.cli.console import progress, say, show_json
 from diwa.cli.options import Device
 
 _OWN = """On your own folder of domain/class/image, with one domain left unseen:
@@ -69,7 +69,7 @@ def quickstart(
         show_json(result.to_json())
         return
     show_harvest(result)
-    show(f"the images: {folder}")
-    show(f"all numbers: {out / 'results.json'}")
-    show("")
-    show(_OWN)
+    say(f"the images: {folder}")
+    say(f"all numbers: {out / 'results.json'}")
+    say("")
+    say(_OWN)

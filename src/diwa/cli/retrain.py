@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from diwa.cli.console import progress, show, show_json
+from diwa.cli.console import progress, say, show, show_json
 from diwa.cli.options import Device, OptionalPath
 
 
@@ -87,4 +87,4 @@ def retrain(
     show(LEGEND)
     for pool in pools:
         for path in [pool.results, *pool.saved]:
-            show(f"written: {path}")
+            say(f"written: {path}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 import tyro
 
-from diwa.cli.console import progress, show, show_json
+from diwa.cli.console import progress, say, show, show_json
 from diwa.cli.options import Device, OptionalPath
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def soup(
         json: print the results as JSON.
     """
     from diwa.cli.images import by_images, leaves_out, reopened
+    from diwa.errors import StoreError
     from diwa.runs.domainbed import is_domainbed
     from diwa.runs.store import Store
     from diwa.sweep.harvest import harvest
@@ -68,6 +69,14 @@ def soup(
         return
     held = Store(store)
 
+    every = held.runs()
+    keys = [run.name for run in every]
+    for begin in leave_out if keys else ():
+        if not any(key.startswith(begin) for key in keys):
+            raise StoreError(
+                f"{store}: has no run {begin!r} to leave out", remedy=f"it has {', '.join(keys)}"
+            )
+
     def wanted(run: Run) -> bool:
         return (
             leaves_out(run, target)
@@ -78,6 +87,9 @@ def soup(
 
     groups = by_images(held, wanted, sweep)
     reporting = progress()
+    unfinished = sum(wanted(run) and not run.finished for run in every)
+    if unfinished:
+        reporting.say(f"left out, because not finished: {unfinished} of {len(every)} runs")
     results: list[Harvest] = []
     for (name, images), runs in groups.items():
         inside = "-".join(filter(None, (name, images.name, images.digest)))
@@ -121,10 +133,10 @@ def show_harvest(result: Harvest) -> None:
     elif result.validation:
         show(methods_table(title, result.validation, {}))
     else:
-        show(title)
+        say(title)
     for method, why in result.missing.items():
-        show(f"no {method}: {why}")
+        say(f"no {method}: {why}")
     if result.soup:
-        show(f"all runs averaged: {result.soup}")
+        say(f"all runs averaged: {result.soup}")
     if result.restricted_soup:
-        show(f"the helpful ones:  {result.restricted_soup}")
+        say(f"the helpful ones:  {result.restricted_soup}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from diwa.cli.console import progress, show, show_json
+from diwa.cli.console import progress, say, show, show_json
 from diwa.cli.options import DataFlags, DataOptions, Device, Flat
 from diwa.cli.parts import DataSet, Named, Names, Order, check, opened, remember
 from diwa.spec import Spec
@@ -102,7 +102,7 @@ def sweep(arguments: Sequence[str]) -> Callable[..., None]:
             show_json(SweepReport(store=str(store), runs=rows).to_json())
             return
         _show(asked, done)
-        show(f"next: diwa soup {store}")
+        say(f"next: diwa soup {store}")
 
     return order.defaults_of(sweep)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from diwa.cli.console import progress, show, show_json
+from diwa.cli.console import progress, say, show, show_json
 from diwa.cli.options import DataFlags, DataOptions, Device, Flat
 from diwa.cli.parts import DataSet, Named, Names, Order, check, opened, remember
 from diwa.errors import SpecError
@@ -101,21 +101,23 @@ def _show_json(done: Run) -> None:
 
 
 def _show(done: Run) -> None:
+    from rich.markup import escape
+
     from diwa.report.table import hyperparameters, rows_table
 
-    show(f"run {done.name}: {hyperparameters(done.spec.hparams)}")
+    say(f"run {done.name}: {hyperparameters(done.spec.hparams)}")
     sources = list(done.result.accuracy)
     rows = [
         (
             str(row.step),
-            f"{row.loss:.4f}",
+            "none" if row.loss is None else f"{row.loss:.4f}",
             *(f"{100 * row.accuracy[name]:.1f} %" for name in sources),
             f"{100 * row.score:.1f} %" + (" kept" if row.step == done.result.step else "     "),
         )
         for row in done.history
     ]
-    show(rows_table(["step", "loss", *sources, "mean"], rows))
-    show(f"weights: {done.paths.weights}")
+    show(rows_table(["step", "loss", *map(escape, sources), "mean"], rows))
+    say(f"weights: {done.paths.weights}")
 
 
 train.flags_depend_on_arguments = True  # pyright: ignore[reportFunctionMemberAccess]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from diwa.data.cache import CROP_MARGIN, Cache, CachedImages, default_directory
 from diwa.data.folder import Listing, list_folder
 from diwa.data.split import Split, split
-from diwa.errors import DataError
+from diwa.errors import DataError, guess
 from diwa.progress import QUIET, Progress
 
 
@@ -133,11 +132,10 @@ class Benchmark:
         for domain, short in self.short.items():
             if short == name and domain in self._domains:
                 return self._domains[domain]
-        near = difflib.get_close_matches(name, self.names, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
+        known = ", ".join(map(self._called, self.names))
         raise DataError(
             f"{self.name}: has no domain {name!r}",
-            remedy=f"{guess}it has {', '.join(map(self._called, self.names))}",
+            remedy=f"{guess(name, self.names)}it has {known}",
         )
 
     def __iter__(self) -> Iterator[Domain]:
@@ -266,7 +264,9 @@ def _load(
     allow_small_domains: bool,
     progress: Progress,
 ) -> tuple[CachedImages, np.ndarray]:
-    images = cache.open(listing.root, domain, listing.domains[domain], progress)
+    images = cache.open(
+        listing.root, domain, listing.domains[domain], progress, origin=listing.origin
+    )
     if images.broken and not skip_bad_files:
         path, why = images.broken[0]
         more = f" (and {len(images.broken) - 1} more files)" if len(images.broken) > 1 else ""

@@ -96,11 +96,24 @@ class Cache:
     channels: int
 
     def open(
-        self, root: Path, domain: str, files: Sequence[File], progress: Progress
+        self,
+        root: Path,
+        domain: str,
+        files: Sequence[File],
+        progress: Progress,
+        *,
+        origin: Path | None = None,
     ) -> CachedImages:
         """The images of one domain, decoded now if nobody has before.
 
         Of several processes that ask at once, one decodes and the others wait for it.
+
+        Args:
+            root: the folder that the files' paths are relative to.
+            domain: the domain's name.
+            files: its images.
+            progress: who hears how it goes.
+            origin: what named the files; what it named before is dropped. The folder by default.
 
         Raises:
             DataError: if a file can't be read, or the cache can't be written.
@@ -112,7 +125,7 @@ class Cache:
                 with FileLock(_lock_of(folder)):
                     if not _is_whole(folder):
                         _remove_half_built(folder)
-                        self._build(folder, root, domain, files, progress)
+                        self._build(folder, root, domain, files, progress, origin or root)
             except (OSError, StoreError) as error:
                 cause = error.__cause__ or error
                 raise DataError(
@@ -125,11 +138,18 @@ class Cache:
     def _digest(self, files: Sequence[File]) -> str:
         sha = hashlib.sha256(f"{_FORMAT} {self.side} {self.channels}\n".encode())
         for file in files:
-            sha.update(f"{file.path}\0{file.size}\0{file.changed_ns}\n".encode())
+            told = f"{file.path}\0{file.size}\0{file.changed_ns}\n"
+            sha.update(told.encode(errors="surrogateescape"))
         return sha.hexdigest()[:16]
 
     def _build(
-        self, folder: Path, root: Path, domain: str, files: Sequence[File], progress: Progress
+        self,
+        folder: Path,
+        root: Path,
+        domain: str,
+        files: Sequence[File],
+        progress: Progress,
+        origin: Path,
     ) -> None:
         index = np.zeros((len(files), 5), dtype=np.int64)
         broken: list[list[str]] = []
@@ -147,7 +167,9 @@ class Cache:
                     zip(files, self._decoded(root, files), strict=True)
                 ):
                     if isinstance(decoded, str):
-                        broken.append([file.path, decoded])
+                        # A name that is not UTF-8 could not be printed.
+                        path = file.path.encode(errors="backslashreplace").decode()
+                        broken.append([path, decoded])
                     else:
                         image, original = decoded
                         index[row] = (offset, *image.shape[:2], *original)
@@ -164,7 +186,7 @@ class Cache:
                 os.fsync(out.fileno())
             about = {
                 "format": _FORMAT,
-                "root": str(root.resolve()),
+                "root": str(origin.resolve()),
                 "domain": domain,
                 "side": self.side,
                 "channels": self.channels,

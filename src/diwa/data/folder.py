@@ -30,12 +30,18 @@ class File:
 
 @dataclass(frozen=True)
 class Listing:
-    """Everything a folder of domains holds."""
+    """Everything a folder of domains holds, or a table in a folder names."""
 
     root: Path
     classes: tuple[str, ...]
     domains: dict[str, tuple[File, ...]]
     ignored: tuple[str, ...]
+    table: Path | None = None
+
+    @property
+    def origin(self) -> Path:
+        """What was listed."""
+        return self.table or self.root
 
     @property
     def digest(self) -> str:
@@ -43,7 +49,8 @@ class Listing:
         sha = hashlib.sha256()
         for files in self.domains.values():
             for file in files:
-                sha.update(f"{file.path}\0{file.label}\0{file.size}\n".encode())
+                told = f"{file.path}\0{file.label}\0{file.size}\n"
+                sha.update(told.encode(errors="surrogateescape"))
         return sha.hexdigest()[:16]
 
 
@@ -127,7 +134,16 @@ def _folders(parent: Path) -> list[str]:
         entries = [entry.name for entry in os.scandir(parent) if entry.is_dir()]
     except OSError as error:
         _refuse(error)
-    return sorted(name for name in entries if not hidden(name))
+    names = sorted(name for name in entries if not hidden(name))
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            # It would be the name of a domain or a class, which tables and files of weights hold.
+            raise DataError(
+                f"{parent}: the name of a folder in it is not UTF-8 ({name!a})", remedy="rename it"
+            ) from error
+    return names
 
 
 def _holds_images(folder: Path) -> bool:

@@ -70,6 +70,7 @@ def list_table(path: Path, *, allow_missing_classes: bool = False) -> Listing:
             for domain in domains
         },
         ignored=(),
+        table=path,
     )
 
 

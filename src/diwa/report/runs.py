@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from diwa.report.table import hyperparameters
@@ -48,7 +49,7 @@ def runs_table(title: str, lines: Sequence[Line], *, last: str) -> Table:
     varying = [name for name in common if name not in same]
     others = [name for name in names if name not in common]
     columns: dict[str, tuple[str, list[str]]] = {
-        "target": ("left", [line.target for line in lines]),
+        "target": ("left", [escape(line.target) for line in lines]),
         "trial": ("right", [str(line.trial) for line in lines]),
         "run": ("right", [str(line.number) for line in lines]),
         "algorithm": ("left", [line.algorithm for line in lines]),
@@ -63,7 +64,8 @@ def runs_table(title: str, lines: Sequence[Line], *, last: str) -> Table:
     }
     targets, algorithms = (set(columns[name][1]) for name in ("target", "algorithm"))
     if len(targets) == 1:
-        title = f"{title}, {columns.pop('target')[1][0]} unseen"
+        del columns["target"]
+        title = f"{title}, {lines[0].target} unseen"
     if len(algorithms) == 1:
         del columns["algorithm"]
     if not others:
@@ -72,7 +74,7 @@ def runs_table(title: str, lines: Sequence[Line], *, last: str) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
-        title=title,
+        title=escape(title),
         title_justify="left",
         title_style="bold",
         caption=f"all: {'  '.join(filter(None, shared))}" if any(shared) else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 _NAMES = {
@@ -32,7 +33,9 @@ def methods_table(
         methods: accuracies that are ranked.
         others: further columns: heading -> method -> accuracy, where there is one.
     """
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = Table(
+        title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold"
+    )
     table.add_column("method")
     table.add_column("accuracy", justify="right")
     for heading in others:

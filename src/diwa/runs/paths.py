@@ -35,8 +35,13 @@ class RunPaths:
 
     def passing(self) -> list[Path]:
         """Every file of weights that only a run under way needs; what a kill left half written."""
-        patterns = ("part-*.safetensors", ".*.part")
-        return [*self.all_best(), *(path for held in patterns for path in self.folder.glob(held))]
+        # Not the specification: another process may be writing it, which takes no lock.
+        halves = [half for half in self.halves() if not half.name.startswith(f".{self.spec.name}.")]
+        return [*self.all_best(), *self.folder.glob("part-*.safetensors"), *halves]
+
+    def halves(self) -> list[Path]:
+        """What a kill left half written, and what is being written."""
+        return _halves(self.folder)
 
 
 class InitPaths:
@@ -47,6 +52,10 @@ class InitPaths:
         self.spec = folder / "spec.json"
         self.weights = folder / "weights.safetensors"
         self.lock = folder / ".lock"
+
+    def halves(self) -> list[Path]:
+        """What a kill left half written."""
+        return _halves(self.folder)
 
 
 class SoupPaths:
@@ -71,15 +80,24 @@ class RetrainedPaths:
         return self.folder / f"soup-{percent}.safetensors"
 
 
+def _halves(folder: Path) -> list[Path]:
+    return list(folder.glob(".*.part"))
+
+
 class StorePaths:
     """The folders of a store."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.about = root / "store.json"
+        self.lock = root / ".store.json.lock"
         self.runs = root / "runs"
         self.inits = root / "inits"
         self.retrained = root / "retrained"
+
+    def begun(self, path: Path) -> bool:
+        """Whether something in the folder only shows that a store was being made there."""
+        return path.name.startswith(f".{self.about.name}.")
 
     def run(self, key: str) -> RunPaths:
         """The files of the run with that key."""

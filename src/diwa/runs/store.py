@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -67,12 +68,12 @@ class Row(Spec, frozen=True, kw_only=True):
 
     step: int
     """After which update."""
-    loss: float
-    """The mean training loss since the row before."""
+    loss: float | None
+    """The mean training loss since the row before; None if that is no finite number."""
     accuracy: dict[str, float]
     """Of every source domain's validation split."""
-    losses: dict[str, float] = msgspec.field(default_factory=dict)
-    """The mean cross-entropy there, of the same predictions."""
+    losses: dict[str, float | None] = msgspec.field(default_factory=dict)
+    """The mean cross-entropy there, of the same predictions; None if that is no finite number."""
     unseen: dict[str, float] = msgspec.field(default_factory=dict)
     """Of the unseen domains' 20 %, where the run was told to look."""
     averages: dict[str, Scored] = msgspec.field(default_factory=dict)
@@ -87,12 +88,15 @@ class Row(Spec, frozen=True, kw_only=True):
     def validation_loss(self) -> float:
         """The unweighted mean of the source domains' losses, which SWAD goes by.
 
+        NaN for a run that has diverged.
+
         Raises:
             StoreError: if the row is of a version that did not note them.
         """
         if not self.losses:
             raise StoreError(f"the validation at step {self.step} has no losses")
-        return sum(self.losses.values()) / len(self.losses)
+        known = (math.nan if loss is None else loss for loss in self.losses.values())
+        return sum(known) / len(self.losses)
 
 
 class Run:
@@ -160,7 +164,7 @@ class Run:
     def tidy(self) -> Run:
         """Removes what only a run under way needs; a kill may leave it in a finished one."""
         if self.finished:
-            for path in [self.paths.state, *self.paths.passing()]:
+            for path in [self.paths.state, *self.paths.passing(), *self.paths.halves()]:
                 path.unlink(missing_ok=True)
         return self
 
@@ -198,14 +202,18 @@ class Store:
 
     def __init__(self, root: Path | str) -> None:
         self.paths = StorePaths(Path(root))
+        # Looked at first: what another process begins meanwhile is then seen to be a store.
+        taken = self.root.is_file() or self._holds_something()
         about = self._about()
         if about.get("format", _FORMAT) != _FORMAT:
             raise StoreError(
                 f"{self.paths.about}: format {about['format']} is not known",
                 remedy="update diwa, or choose another --store",
             )
-        if self.root.is_file() or (not about and self.root.is_dir() and any(self.root.iterdir())):
-            raise StoreError(f"{self.root}: not a store", remedy="choose a new folder as --store")
+        if taken and not about:
+            raise StoreError(
+                f"{self.root}: not a store", remedy="give the folder of a sweep, or a new one"
+            )
 
     @property
     def root(self) -> Path:
@@ -246,15 +254,34 @@ class Store:
             yield paths.weights, False
             return
         with FileLock(paths.lock):
+            for left in paths.halves():
+                left.unlink()
             if not paths.spec.is_file():
                 write_bytes(paths.spec, spec.to_json())
             yield paths.weights, not paths.weights.is_file()
 
     def note(self, **known: Any) -> None:
-        """Remembers something that is no part of any run, e.g. where the images were."""
-        about = {**self._about(), "format": _FORMAT, **known}
-        if about != self._about():
-            write_bytes(self.paths.about, json.dumps(about, indent=2).encode() + b"\n")
+        """Remembers something that is no part of any run, e.g. where the images were.
+
+        Mappings are added to what is noted under that name, and lists lengthened by what they lack:
+        several processes may note something at once, and nothing of it is lost.
+
+        Raises:
+            StoreError: if the store can't be written.
+        """
+        known["format"] = _FORMAT
+        if (held := self._about()) == _joined(held, known):
+            return
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.paths.lock):
+                about = _joined(self._about(), known)
+                write_bytes(self.paths.about, json.dumps(about, indent=2).encode() + b"\n")
+        except OSError as error:
+            raise StoreError(
+                f"{self.root}: can't be written ({error.strerror or error})",
+                remedy="choose another --store",
+            ) from error
 
     def noted(self, name: str) -> Any:
         """What `note` remembered under that name; None if nothing."""
@@ -264,13 +291,31 @@ class Store:
         if not self.paths.about.is_file():
             self.note()
 
+    def _holds_something(self) -> bool:
+        """Whether there is more than what a process leaves that was killed as it began a store."""
+        if not self.root.is_dir():
+            return False
+        return not all(self.paths.begun(path) for path in self.root.iterdir())
+
     def _about(self) -> dict[str, Any]:
         try:
-            return json.loads(self.paths.about.read_bytes())
+            about = json.loads(self.paths.about.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, ValueError) as error:
             raise StoreError(f"{self.paths.about}: can't be read ({error})") from error
+        if not isinstance(about, dict):
+            raise StoreError(f"{self.paths.about}: is not the note of a store")
+        return about
+
+
+def _joined(old: Any, new: Any) -> Any:
+    """What was noted before, and what is noted now."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {**old, **{name: _joined(old.get(name), value) for name, value in new.items()}}
+    if isinstance(old, list) and isinstance(new, list):
+        return list(dict.fromkeys([*old, *new]))
+    return new
 
 
 def read_rows(text: bytes | str, *, where: str) -> list[Row]:

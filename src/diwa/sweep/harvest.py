@@ -138,6 +138,8 @@ def harvest(
             progress.say(f"{name}: its {len(pool.runs)} runs were averaged and scored before")
             results[pool] = earlier
             continue
+        # It would speak of soups that are about to be others; nothing may stop us in between.
+        places[pool].results.unlink(missing_ok=True)
         steps = sorted({run.spec.steps for run in pool.runs})
         if len(steps) > 1:
             progress.say(f"{name}: averages runs of {' and '.join(map(str, steps))} steps")
@@ -162,8 +164,11 @@ def _earlier(
         held = Harvest.from_file(paths.results)
     except DiwaError:
         return None
-    asked = (pool.sweep, selection, pool.trial, {run.name for run in pool.runs})
-    told = (held.sweep, held.selection, held.trial, {member.run for member in held.members})
+    # A run that was removed and done again may have come out otherwise.
+    runs = {(run.name, run.result.score) for run in pool.runs}
+    asked = (pool.sweep, selection, pool.trial, runs)
+    members = {(member.run, member.validation) for member in held.members}
+    told = (held.sweep, held.selection, held.trial, members)
     files = [Path(file) for file in (held.soup, held.restricted_soup) if file]
     whole = all(file.is_file() for file in files) and (bool(held.methods) or not score_target)
     return held if asked == told and whole else None

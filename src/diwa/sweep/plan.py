@@ -148,7 +148,6 @@ class _Inits:
         shared = spec.shares_init
         trial = 0 if shared == "target" else trial
         drawn = spec.seed if shared != "none" else spec.seed * _SEED_STRIDE + number
-        common = spec.init == "lp" and shared == "target" and spec.preset.probes_common
         return InitSpec(
             task=TaskSpec(
                 data=name,
@@ -161,7 +160,7 @@ class _Inits:
             seed=run_seed(
                 name, "init", [self._benchmark.index(one) for one in unseen], drawn, trial
             ),
-            trials=spec.trials if common else 1,
+            trials=spec.trials if spec.probes_for_all_trials else 1,
             **self._same,
         )
 

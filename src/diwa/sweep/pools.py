@@ -101,11 +101,12 @@ def pools(runs: Iterable[Run], sweep: str = "") -> list[Pool]:
         inits.setdefault(init, []).append(together)
     found: list[Pool] = []
     for held in families.values():
-        if len(held) > 1 and all(len(together) == 1 for together in held):
-            found.append(Pool("apart", _ranked(held), sweep))
-            continue
-        found += [Pool("start", _ranked([together]), sweep) for together in held]
         averaged = [together for together in held if len(together) > 1]
+        alone = [together for together in held if len(together) == 1]
+        if len(alone) > 1:
+            found.append(Pool("apart", _ranked(alone), sweep))
+        shared = averaged if len(alone) > 1 else held
+        found += [Pool("start", _ranked([together]), sweep) for together in shared]
         if len(averaged) > 1:
             found.append(Pool("several", _ranked(averaged), sweep))
     found += [Pool("trials", _ranked(held), sweep) for held in inits.values() if len(held) > 1]

@@ -95,7 +95,8 @@ def run_one(
     """Does a single run of a sweep, as one job among many might.
 
     Args:
-        spec: the sweep; how many runs it has does not matter.
+        spec: the sweep; how many runs it has does not matter, nor how many trials, unless they
+            share one start that is probed for.
         benchmark: the images.
         store: where the run goes.
         run: its number, from 0.
@@ -112,6 +113,12 @@ def run_one(
         raise SpecError(
             f"run {run} of trial {trial} for {', '.join(spec.target)} is not one run",
             remedy="give one target, and numbers from 0",
+        )
+    if trial >= spec.trials and spec.probes_for_all_trials:
+        # The start depends on how many trials there are: jobs that guess would start apart.
+        raise SpecError(
+            f"trial {trial} of {spec.trials}: trials that share their start are counted",
+            remedy="give --trials, the same number for every run",
         )
     wide = msgspec.structs.replace(
         spec, runs=max(run + 1, spec.runs), trials=max(trial + 1, spec.trials)
@@ -168,6 +175,4 @@ def by_sweep(store: Store, names: Sequence[str] = ()) -> dict[str, list[Run]]:
 
 def _label(store: Store, name: str, specs: list[RunSpec]) -> None:
     if name:
-        named: dict[str, list[str]] = store.noted(_NAMED) or {}
-        keys = dict.fromkeys([*named.get(name, []), *(run.key for run in specs)])
-        store.note(**{_NAMED: {**named, name: list(keys)}})
+        store.note(**{_NAMED: {name: list(dict.fromkeys(run.key for run in specs))}})

@@ -114,6 +114,11 @@ class SweepSpec(Spec, frozen=True, kw_only=True):
         return self.preset.shares_init if self.share_init == "auto" else self.share_init
 
     @property
+    def probes_for_all_trials(self) -> bool:
+        """Whether linear probing keeps to images that all trials train on."""
+        return self.init == "lp" and self.shares_init == "target" and self.preset.probes_common
+
+    @property
     def drawn_from(self) -> str:
         """The space, with auto resolved.
 

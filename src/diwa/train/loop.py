@@ -6,6 +6,7 @@ and resumed draws what it would have drawn.
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -177,9 +178,9 @@ class _Training:
         }
         row = Row(
             step=step,
-            loss=at.losses / at.counted,
+            loss=_finite(at.losses / at.counted),
             accuracy=_accuracies(says),
-            losses={name: one.cross_entropy() for name, one in says.items()},
+            losses={name: _finite(one.cross_entropy()) for name, one in says.items()},
             unseen=_accuracies(self._says(self.unseen)),
             averages=averages,
         )
@@ -306,6 +307,11 @@ class _Training:
 
 def _accuracies(says: Mapping[str, Predictions]) -> dict[str, float]:
     return {name: one.accuracy() for name, one in says.items()}
+
+
+def _finite(loss: float) -> float | None:
+    """JSON knows neither NaN nor infinity."""
+    return loss if math.isfinite(loss) else None
 
 
 def _wide(compute: Compute) -> torch.device:

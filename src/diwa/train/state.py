@@ -74,14 +74,14 @@ def load(path: Path, algorithm: Algorithm, averages: Sequence[Average] = ()) -> 
     """Puts a run back where it was.
 
     Raises:
-        StoreError: if the state is not one of this algorithm.
+        StoreError: if the state is damaged, or not one of this algorithm.
     """
-    about = files.about(path)
     parts: dict[str, dict[str, torch.Tensor]] = {}
-    for name, tensor in files.read(path).items():
-        part, _, rest = name.partition(".")
-        parts.setdefault(part, {})[rest] = tensor
     try:
+        about = files.about(path)
+        for name, tensor in files.read(path).items():
+            part, _, rest = name.partition(".")
+            parts.setdefault(part, {})[rest] = tensor
         for average in averages:
             held = parts.pop(f"{_AVERAGE}{average.name}", {})
             average.restore(held, about["averages"][average.name])
