@@ -41,6 +41,8 @@ _KNOWN: dict[str, Name] = {
 }
 _PLAIN = "ERM"
 _INITS = ("Random", "LP")
+#: How an initialisation is called of which every run has one of its own.
+OWN = "{}, own"
 
 
 def is_pooled(method: str) -> bool:
@@ -109,7 +111,8 @@ def algorithm_rank(algorithm: str) -> tuple[int, int, str]:
 
 def init_rank(init: str) -> tuple[int, str]:
     """Where rows of one initialisation stand."""
-    return (_INITS.index(init), "") if init in _INITS else (len(_INITS), init)
+    plain = next((name for name in _INITS if init in (name, OWN.format(name))), None)
+    return (len(_INITS) if plain is None else _INITS.index(plain), init)
 
 
 def data_rank(data: str) -> tuple[int, str]:

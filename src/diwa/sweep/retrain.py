@@ -66,7 +66,7 @@ class RetrainedPool(Spec, frozen=True, kw_only=True):
     head: str
     """The kind of head that the runs started from: "random" or "lp"."""
     alike: str
-    """The same for pools of a sweep that differ in trial and seed only, and can be averaged over."""
+    """The same for pools of one sweep that differ in trial and seed only, and have a mean."""
     sweep: str = ""
     """What the store calls the sweep that the runs are of, if it has a name."""
     runs: list[str]
