@@ -34,6 +34,7 @@ _KNOWN: dict[str, Name] = {
     "eoa": Name("EoA", "uniform: M", "EoA"),
     "dens": Name("DENS", "uniform: M", "DENS"),
     "ens": Name("ENS", "uniform: M", "ENS"),
+    "ens-dagger": Name("ENS†", "uniform: M", "ENS†"),
     "diwa-restricted": Name("DiWA", "restricted: M ≤", "DiWA restricted"),
     "diwa-uniform": Name("DiWA", "uniform: M", "DiWA"),
     "diwa-dagger": Name("DiWA†", "uniform: M", "DiWA†"),
