@@ -233,6 +233,26 @@ def test_the_oracle_needs_runs_that_looked(swept: Swept, shapes: Benchmark) -> N
         harvest(place, shapes, selection="oracle", score_target=False, device="cpu")
 
 
+def test_leave_one_out_needs_no_other_flag(swept: Swept, shapes: Benchmark) -> None:
+    runs = swept(runs=2, leave_one_out=True)
+    (found,) = [
+        record
+        for record in read_stores([runs[0].paths.folder.parents[1]]).records
+        if (record.chosen, record.domain) == ("leave-one-out", "sketch")
+    ]
+    assert found.runs == 2
+    choices: list[tuple[tuple[float, int, int], float]] = []
+    for draw in range(2):
+        # A run for each domain that is left out besides the target.
+        held = {run.spec.task.unseen: run for run in runs if run.spec.hparams_seed == draw}
+        pairs = {"cartoon": held["cartoon", "sketch"], "photo": held["photo", "sketch"]}
+        for place, row in enumerate(held["sketch",].history):
+            others = [run.history[place].unseen[name] for name, run in pairs.items()]
+            # Of equal steps the first counts, of equal draws the last.
+            choices.append(((float(np.mean(others)), draw, -place), row.unseen["sketch"]))
+    assert found.value == max(choices)[1]
+
+
 def test_runs_that_only_choose_others_are_no_members(swept: Swept, shapes: Benchmark) -> None:
     runs = swept(runs=2, leave_one_out=True)
     assert any(len(run.spec.task.unseen) == 2 for run in runs)
