@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -123,6 +125,27 @@ def test_the_strength_is_the_best_on_held_out_images() -> None:
     # The search is rough and stops early: it may miss by an image.
     assert right[chosen] >= max(right[s] for s in tried) - 1
     assert min(right.values()) < right[chosen] - 1
+
+
+def test_of_many_images_few_fits_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the last one begins where those ended: it takes few steps to the same optimum."""
+    fits: list[tuple[int, bool]] = []
+    solved = lastlayer._Problem.solved
+
+    def counted(problem: lastlayer._Problem, strength: float, **how: Any) -> torch.Tensor:
+        fits.append((len(how.get("rows", problem.labels)), how.get("start") is not None))
+        return solved(problem, strength, **how)
+
+    monkeypatch.setattr(lastlayer._Problem, "solved", counted)
+    features, labels = blobs(3000, 6, 3, apart=0.5)
+    head = fit_head(features, labels, 3)
+    assert {rows for rows, _ in fits[:-1]} == {2400}
+    assert [started for _, started in fits[:2]] == [False, False]
+    assert all(started for _, started in fits[2:])
+    assert fits[-1] == (3000, True)
+    assert len(fits) % 2 == 1, "two folds hold 1,000 images"
+    again = fit_head(features, labels, 3, strength=head.strength)
+    torch.testing.assert_close(head.weight, again.weight, atol=1e-4, rtol=1e-3)
 
 
 def test_noise_is_met_with_a_stronger_penalty_than_signal() -> None:

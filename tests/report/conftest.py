@@ -35,15 +35,17 @@ class FakeStore:
         history: Sequence[Mapping[str, Any]] = (),
         finished: bool = True,
         domains: Sequence[str] = DOMAINS,
+        seed: int = 0,
         **more: Any,
     ) -> str:
         """One run; its key comes back."""
         unseen = [target] if isinstance(target, str) else list(target)
         key = f"{data}-{'+'.join(unseen)}-{trial}-{number}-{head}-{algorithm}".replace("/", "")
+        key += f"-{seed}" if seed else ""
         paths = RunPaths(self.paths.runs / key)
         image = {"size": [224, 224], "channels": 3, "augment": "domainbed"}
         task = {"data": data, "digest": "0", "unseen": unseen, "trial": trial, "image": image}
-        init = {"task": task, "backbone": "resnet50.tv_in1k", "head": head}
+        init = {"task": task, "backbone": "resnet50.tv_in1k", "head": head, "seed": seed}
         spec = {"init": init, "algorithm": algorithm, "hparams": {"lr": 1e-5 * (number + 1)}}
         self._write(paths.spec, {**spec, "hparams_seed": number, "steps": steps, **more})
         if finished:
@@ -63,9 +65,11 @@ class FakeStore:
         data: str = "PACS",
         full: Mapping[str, float] | None = None,
         name: str = "",
+        sweep: str = "",
     ) -> None:
         """The result of averaging some runs."""
         told = {
+            "sweep": sweep,
             "data": data,
             "target": target,
             "trial": trial,
@@ -78,9 +82,12 @@ class FakeStore:
             "soup": "",
             "restricted_soup": "",
         }
-        self._write(
-            self.paths.soup(name or f"{data}-{target}-t{trial}-{runs[0][-9:]}").results, told
-        )
+        called = name or f"{sweep}{data}-{target}-t{trial}-{runs[0][-9:]}"
+        self._write(self.paths.soup(called).results, told)
+
+    def name(self, **sweeps: Sequence[str]) -> None:
+        """Notes which runs belong to sweeps with names."""
+        self._write(self.paths.about, {"format": 1, "sweeps": sweeps})
 
     def pool(
         self, target: str, trial: int, scores: Mapping[str, float], count: int = 2, **about: Any

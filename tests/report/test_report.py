@@ -96,6 +96,25 @@ def test_only_some_domains_by_either_name(store: Any, tmp_path: Path, name: str)
     assert {tuple(table.columns) for table in report.tables} == {("A",), ("art_painting",)}
 
 
+def test_only_some_sweeps(fake_store: Stores) -> None:
+    made = fake_store()
+    keys = [made.run("sketch", 0, number) for number in range(3)]
+    made.name(few=keys[:2], many=keys, bare=keys[:1])
+    made.soup("sketch", 0, {"diwa-uniform": 0.5}, keys[:2], sweep="few")
+    made.soup("sketch", 0, {"diwa-uniform": 0.6}, keys, sweep="many")
+
+    def rows(*sweeps: str) -> list[tuple[str, str]]:
+        (table,) = tabulate([made.root], sweep=sweeps).tables
+        return [(row.algorithm, row.cells[0].number) for row in table.rows]
+
+    assert rows() == [("DiWA, few", "50.0"), ("DiWA, many", "60.0")]
+    assert rows("many") == [("DiWA", "60.0")]
+    assert rows("many", "few") == rows()
+    assert tabulate([made.root], sweep=["bare"]).tables == ()
+    with pytest.raises(StoreError, match="no sweep is called 'manny'; did you mean 'many'"):
+        tabulate([made.root], sweep=["manny"])
+
+
 def test_stores_and_folders_of_domainbed_together(store: Any, tmp_path: Path) -> None:
     report = tabulate([store.root, domainbed(tmp_path)], selection=["training-domain"])
     assert [table.columns for table in report.tables] == [["A"], [*DOMAINS, "Avg"]]

@@ -156,6 +156,52 @@ def test_draws_are_told_apart_by_their_values_too(fake_store: Stores) -> None:
     assert one(read_stores([store.root]).records, chosen="oracle").runs == 2
 
 
+def test_sweeps_are_chosen_from_one_by_one(fake_store: Stores) -> None:
+    """As their soups are; a run may be in several."""
+    store = fake_store()
+    keys = [store.run("sketch", 0, n, history=[row(0, 0.5 + n / 10, n / 10)]) for n in range(3)]
+    store.run("sketch", 0, 3, history=[row(0, 0.9, 0.9)])
+    store.name(few=keys[:2], many=keys)
+    results = read_stores([store.root])
+    found = {one.sweep: (one.value, one.runs) for one in results.records if one.chosen == "oracle"}
+    assert found == {"few": (0.1, 2), "many": (0.2, 3), "": (0.9, 1)}
+    assert results.sweeps == ["few", "many"]
+
+
+def test_runs_that_differ_in_their_start_only_are_all_there_to_choose(fake_store: Stores) -> None:
+    store = fake_store()
+    store.run("sketch", 0, 0, history=[row(0, 0.5, 0.8)])
+    store.run("sketch", 0, 0, history=[row(0, 0.6, 0.4)], seed=7)
+    for seed, late in ((0, 0.2), (7, 0.9)):
+        for other in ("art", "cartoon", "photo"):
+            sources = {name: 0.5 for name in ("art", "cartoon", "photo") if name != other}
+            unseen = {"sketch": 0.1, other: late}
+            history = [{"step": 0, "accuracy": sources, "unseen": unseen}]
+            store.run(["sketch", other], 0, 0, history=history, seed=seed)
+    records = [one for one in read_stores([store.root]).records if one.domain == "sketch"]
+    assert one(records, chosen="oracle").value == 0.8
+    assert one(records, chosen="training-domain").value == 0.4
+    assert one(records, chosen="leave-one-out").value == 0.4
+    assert {record.runs for record in records} == {2}
+
+
+def test_starts_of_their_own_are_told_from_a_shared_one(fake_store: Stores) -> None:
+    store = fake_store()
+    store.soup("sketch", 0, {"erm": 0.5}, [store.run("sketch", 0, n) for n in range(2)])
+    own = [store.run("sketch", 0, n, seed=n + 1) for n in range(2)]
+    store.soup("sketch", 0, {"erm": 0.6, "dens": 0.7}, own, name="own")
+    # Two starts of two runs each: an ensemble of averages.
+    both = [store.run("sketch", 1, n, seed=seed) for n in range(2) for seed in (3, 4)]
+    store.soup("sketch", 1, {"ens-diwa": 0.8}, both, name="both")
+    records = [one for one in read_stores([store.root]).records if one.scored == "in"]
+    assert {(one.method, one.value, one.init) for one in records} == {
+        ("erm", 0.5, "LP"),
+        ("erm", 0.6, "LP, own"),
+        ("dens", 0.7, "LP, own"),
+        ("ens-diwa", 0.8, "LP"),
+    }
+
+
 def test_histories_that_did_not_look_give_no_record(fake_store: Stores) -> None:
     store = fake_store()
     store.run("sketch")
@@ -181,6 +227,15 @@ def test_what_is_left_to_do(fake_store: Stores) -> None:
         f"run diwa soup {where}",
         f"{where}: soups that were not scored: PACS, cartoon; run diwa soup {where}",
     ]
+
+
+def test_runs_that_only_choose_others_need_no_soup(fake_store: Stores) -> None:
+    store = fake_store()
+    store.pool("sketch", 0, {"erm": 0.5})
+    store.run(["art", "sketch"], 0, 0)
+    store.run(["art", "sketch"], 0, 1, finished=False)
+    (note,) = read_stores([store.root]).notes
+    assert note.endswith("PACS, art+sketch, trial 0 (1 of 2); run the same sweep again")
 
 
 def test_many_things_to_do_are_one_line(fake_store: Stores) -> None:

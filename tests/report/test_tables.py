@@ -261,3 +261,31 @@ def test_sweeps_of_one_method_are_rows_of_their_own() -> None:
         ("DiWA, m20", "uniform: M = 20", "80.0"),
     ]
     assert twice(records) == []
+
+
+def test_a_sweep_is_one_row_over_all_data_sets() -> None:
+    """Also where only some of them have another sweep of the same kind."""
+    records = [
+        record("art", 0, 0.7, sweep="m5", runs=5),
+        record("art", 0, 0.8, sweep="m20"),
+        record("bus", 0, 0.6, data="VLCS", sweep="m20"),
+    ]
+    vlcs, pacs, averages = build(records)
+    assert [row.algorithm for row in vlcs.rows] == ["ERM, m20"]
+    assert [row.algorithm for row in pacs.rows] == ["ERM, m5", "ERM, m20"]
+    assert [(row.algorithm, *(cell.number for cell in row.cells)) for row in averages.rows] == [
+        ("ERM, m5", "", "70.0", ""),
+        ("ERM, m20", "60.0", "80.0", "70.0"),
+    ]
+
+
+def test_sweeps_of_other_names_on_other_data_sets_are_one_row() -> None:
+    records = [record("art", 0, 0.7, sweep="a"), record("bus", 0, 0.6, data="VLCS", sweep="b")]
+    *_, averages = build(records)
+    assert [(row.algorithm, row.cells[2].number) for row in averages.rows] == [("ERM", "65.0")]
+
+
+def test_starts_of_their_own_stand_beside_shared_ones() -> None:
+    records = [record("art", 0, 0.7, init=init) for init in ("LP", "Random, own", "Random")]
+    (table,) = build(records)
+    assert [row.init for row in table.rows] == ["Random", "Random, own", "LP"]

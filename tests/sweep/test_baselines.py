@@ -15,10 +15,12 @@ from diwa.cli.main import main
 from diwa.data.benchmark import Benchmark
 from diwa.errors import DiwaError, StoreError
 from diwa.evaluate.predict import Weights, predict
+from diwa.evaluate.predictions import Predictions
 from diwa.report.stores import read_stores
 from diwa.runs.store import Averaged, Run, Store
 from diwa.soup.uniform import uniform
 from diwa.sweep.harvest import Harvest, harvest
+from diwa.sweep.judge import Judge
 from diwa.sweep.run import by_sweep, run_sweep
 from diwa.sweep.spec import SweepSpec
 
@@ -92,17 +94,20 @@ def test_a_run_without_a_valley_is_no_swad(swept: Swept, shapes: Benchmark) -> N
     assert result.missing["swad"] == "none of 2 runs has it; nothing converged: on purpose"
 
 
-def test_different_starts_are_only_ensembled(
+def test_different_starts_are_ensembled_and_averaged_for_comparison(
     swept: Swept, shapes: Benchmark, logits: Callable
 ) -> None:
     runs = swept(runs=3, share_init="none")
     (result,) = harvest(runs[0].paths.folder.parents[1], shapes, device="cpu")
     says = [logits(run.member()) for run in runs]
-    assert list(result.methods) == ["mean", "erm", "dens"]
+    assert list(result.methods) == ["mean", "erm", "dens", "diwa-uniform"]
     assert result.methods["dens"] == accuracy(shapes, together(says))
     assert result.methods["mean"] == pytest.approx(np.mean([accuracy(shapes, one) for one in says]))
     assert (result.soup, result.restricted_soup, result.init) == ("", "", "")
-    assert "start of its own" in result.missing["diwa-uniform"]
+    whole = logits(uniform([run.member() for run in runs]))
+    assert result.methods["diwa-uniform"] == accuracy(shapes, whole)
+    assert list(result.missing) == ["diwa-restricted"]
+    assert "start of its own" in result.missing["diwa-restricted"]
 
 
 def test_all_trials_in_one_average(swept: Swept, shapes: Benchmark, logits: Callable) -> None:
@@ -111,7 +116,11 @@ def test_all_trials_in_one_average(swept: Swept, shapes: Benchmark, logits: Call
     assert [result.trial for result in results] == [0, 1, 2, None]
     dagger = _of(results, "diwa-dagger")
     whole = logits(uniform([run.member() for run in runs]))
-    assert dagger.methods == {"diwa-dagger": accuracy(shapes, whole)}
+    says = together([logits(run.member()) for run in runs])
+    assert dagger.methods == {
+        "ens-dagger": accuracy(shapes, says),
+        "diwa-dagger": accuracy(shapes, whole),
+    }
     inner = [accuracy(shapes, whole, trial) for trial in range(3)]
     assert dagger.methods_80["diwa-dagger"] == pytest.approx(np.mean(inner))
     assert len(dagger.members) == 6
@@ -120,6 +129,47 @@ def test_all_trials_in_one_average(swept: Swept, shapes: Benchmark, logits: Call
     assert Path(dagger.soup).is_file()
     for trial, result in enumerate(results[:3]):
         assert {member.trial for member in result.members} == {trial}
+
+
+def test_all_trials_of_starts_of_their_own(
+    swept: Swept, shapes: Benchmark, logits: Callable
+) -> None:
+    runs = swept(runs=2, trials=2, share_init="none")
+    results = harvest(runs[0].paths.folder.parents[1], shapes, device="cpu")
+    assert [(result.trial, len(result.members)) for result in results] == [
+        (0, 2),
+        (1, 2),
+        (None, 4),
+    ]
+    assert results[2].methods == {
+        "ens-dagger": accuracy(shapes, together([logits(run.member()) for run in runs])),
+        "diwa-dagger": accuracy(shapes, logits(uniform([run.member() for run in runs]))),
+    }
+    assert (results[2].soup, results[2].init) == ("", "")
+
+
+def test_no_model_looks_at_the_unseen_domain_twice(
+    swept: Swept, shapes: Benchmark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    unseen = Judge._unseen
+
+    def counted(judge: Judge, weights: Weights, title: str) -> Predictions:
+        looked.append(title)
+        return unseen(judge, weights, title)
+
+    monkeypatch.setattr(Judge, "_unseen", counted)
+    runs = swept(runs=2, trials=2, share_init="target")
+    place = runs[0].paths.folder.parents[1]
+    (*_, first) = harvest(place, shapes, device="cpu")
+    members = sorted(run.name for run in runs)
+    soups = ["diwa-dagger", *("diwa-restricted", "diwa-uniform") * 2]
+    assert sorted(looked) == sorted([*members, *soups])
+    # Where each trial's are known from before, those of all have to look again.
+    looked.clear()
+    Path(first.soup).with_name("results.json").unlink()
+    assert harvest(place, shapes, device="cpu")[-1] == first
+    assert sorted(looked) == sorted([*members, "diwa-dagger"])
 
 
 def test_each_trial_validates_on_its_own_split(swept: Swept, shapes: Benchmark) -> None:
@@ -181,6 +231,26 @@ def test_the_oracle_needs_runs_that_looked(swept: Swept, shapes: Benchmark) -> N
         harvest(place, shapes, selection="oracle", device="cpu")
     with pytest.raises(DiwaError, match="leave --no-score out"):
         harvest(place, shapes, selection="oracle", score_target=False, device="cpu")
+
+
+def test_leave_one_out_needs_no_other_flag(swept: Swept, shapes: Benchmark) -> None:
+    runs = swept(runs=2, leave_one_out=True)
+    (found,) = [
+        record
+        for record in read_stores([runs[0].paths.folder.parents[1]]).records
+        if (record.chosen, record.domain) == ("leave-one-out", "sketch")
+    ]
+    assert found.runs == 2
+    choices: list[tuple[tuple[float, int, int], float]] = []
+    for draw in range(2):
+        # A run for each domain that is left out besides the target.
+        held = {run.spec.task.unseen: run for run in runs if run.spec.hparams_seed == draw}
+        pairs = {"cartoon": held["cartoon", "sketch"], "photo": held["photo", "sketch"]}
+        for place, row in enumerate(held["sketch",].history):
+            others = [run.history[place].unseen[name] for name, run in pairs.items()]
+            # Of equal steps the first counts, of equal draws the last.
+            choices.append(((float(np.mean(others)), draw, -place), row.unseen["sketch"]))
+    assert found.value == max(choices)[1]
 
 
 def test_runs_that_only_choose_others_are_no_members(swept: Swept, shapes: Benchmark) -> None:

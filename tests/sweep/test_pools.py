@@ -55,7 +55,8 @@ def test_each_trial_alone_and_all_together_if_they_start_alike(planned: Planned)
 
 def test_starts_of_their_own_are_no_pool_of_one_each(planned: Planned) -> None:
     found = pools(planned(runs=3, trials=2, share_init="none"))
-    assert told(found) == [("apart", 0, 3), ("apart", 1, 3)]
+    assert told(found) == [("apart", 0, 3), ("apart", 1, 3), ("apart", None, 6)]
+    assert found[2].name.startswith("sketch-all-apart-")
 
 
 def test_starts_of_their_own_beside_a_shared_one(planned: Planned) -> None:

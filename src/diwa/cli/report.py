@@ -30,6 +30,7 @@ def report(
     images: Literal["80", "100", "all"] = "80",
     selection: tuple[Chosen, ...] = (),
     target: tuple[str, ...] = (),
+    sweep: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = (),
     want_trials: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
     json: bool = False,
 ) -> None:
@@ -51,6 +52,7 @@ def report(
             these. Where a choice was scored on neither, its own 20 %.
         selection: only these ways to choose runs and checkpoints.
         target: only these unseen domains.
+        sweep: only the runs of these sweeps, by the names that their recipe gave them.
         want_trials: how many trials a cell should have; the most that any has by default.
         json: print all results and tables as JSON.
     """
@@ -59,7 +61,12 @@ def report(
     from diwa.report.report import tabulate
 
     found = tabulate(
-        folders, images=images, selection=selection, target=target, want_trials=want_trials
+        folders,
+        images=images,
+        selection=selection,
+        target=target,
+        sweep=sweep,
+        want_trials=want_trials,
     )
     for note in found.notes:
         print(f"note: {note}", file=sys.stderr)

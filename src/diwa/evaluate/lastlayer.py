@@ -25,6 +25,8 @@ STRENGTHS = tuple(10.0 ** (power / 2) for power in range(1, -7, -1))
 UNCHOSEN = 0.1
 #: How many parts the images are dealt out to, each of which is predicted from the others.
 FOLDS = 5
+#: Two parts, and more until so many images are held out, are enough to choose by.
+_ENOUGH = 1000
 #: After so many strengths on end that were no better, weaker ones are not tried.
 _PATIENCE = 2
 #: A feature that varies less than so much of the others is not blown up to their size.
@@ -91,9 +93,11 @@ def fit_head(
     spread[spread == 0] = 1
     with _one_thread():
         problem = _Problem((wide - centre) / spread, own, len(present))
+        start = None
         if strength is None:
-            strength = _chosen(problem)
-        weight, bias = problem.in_features(problem.solved(strength, tolerance=_FINE))
+            strength, start = _chosen(problem)
+        found = problem.solved(strength, start=start, tolerance=_FINE)
+        weight, bias = problem.in_features(found)
     weight = weight / spread
     bias = bias - weight @ centre
     # A free bias can be moved as a whole. Here the logits of an image have the mean 0, so that one
@@ -191,8 +195,8 @@ class _Problem:
         return (weight if self._outer is None else self._outer @ weight).T, found[-1]
 
 
-def _chosen(problem: _Problem) -> float:
-    """The strength with which most images are right that it was not fitted to.
+def _chosen(problem: _Problem) -> tuple[float, torch.Tensor | None]:
+    """The strength with which most images are right that it was not fitted to; near its optimum.
 
     Of equal ones that with the lower loss on them; then the stronger one.
     """
@@ -203,8 +207,10 @@ def _chosen(problem: _Problem) -> float:
         if len(held := np.flatnonzero(dealt == fold))
     ]
     if not folds:
-        return UNCHOSEN
-    best, highest, worse = UNCHOSEN, (-1, 0.0), 0
+        return UNCHOSEN, None
+    sizes = np.cumsum([len(held) for _, held in folds])
+    folds = folds[: max(2, int(np.searchsorted(sizes, _ENOUGH)) + 1)]
+    best, near, highest, worse = UNCHOSEN, None, (-1, 0.0), 0
     starts: list[torch.Tensor | None] = [None] * len(folds)
     # One thread for each fold is quicker than all threads for one after the other, which wait for
     # each other in every step; and sums are then the same with any number of them.
@@ -222,10 +228,11 @@ def _chosen(problem: _Problem) -> float:
             ]
             reached = (sum(right for right, _ in tests), -sum(loss for _, loss in tests))
             if reached > highest:
+                near = torch.stack(solutions).double().mean(dim=0)
                 best, highest, worse = strength, reached, 0
             elif (worse := worse + 1) == _PATIENCE:
                 break
-    return best
+    return best, near
 
 
 @contextmanager

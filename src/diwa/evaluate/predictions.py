@@ -89,6 +89,15 @@ class Sum:
         self._total += one.logits
         self._count += 1
 
+    def take(self, other: Sum) -> None:
+        """Takes in all that another sum, of the same images, has taken in."""
+        if not self._count:
+            self._labels, self._total = other._labels, torch.zeros_like(other._total)
+        if not torch.equal(self._labels, other._labels) or self._total.shape != other._total.shape:
+            raise DiwaError("predictions of different images or classes can't be averaged")
+        self._total += other._total
+        self._count += other._count
+
     def mean(self) -> Predictions:
         """The mean of their logits.
 

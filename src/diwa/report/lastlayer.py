@@ -55,6 +55,8 @@ class LayerTable(Spec, frozen=True, kw_only=True):
     """The network."""
     head: str
     """What the runs started from."""
+    sweep: str = ""
+    """The sweep that the runs are of, if it has a name."""
     trials: list[int]
     """Which trials the means are over."""
     runs: list[int]
@@ -64,10 +66,10 @@ class LayerTable(Spec, frozen=True, kw_only=True):
 
 
 def layer_tables(pools: Sequence[RetrainedPool]) -> list[LayerTable]:
-    """One table for all pools that differ in trial and seed only."""
-    groups: dict[str, list[RetrainedPool]] = {}
+    """One table for all pools of a sweep that differ in trial and seed only."""
+    groups: dict[tuple[str, str], list[RetrainedPool]] = {}
     for pool in pools:
-        groups.setdefault(pool.alike, []).append(pool)
+        groups.setdefault((pool.sweep, pool.alike), []).append(pool)
     return [_table(group) for group in groups.values()]
 
 
@@ -81,6 +83,7 @@ def _table(pools: list[RetrainedPool]) -> LayerTable:
         images=first.images,
         backbone=first.backbone,
         head=first.head,
+        sweep=first.sweep,
         trials=trials,
         runs=[len(pool.runs) for pool in pools],
         cells=_ranked(cells),
@@ -133,9 +136,10 @@ def shown(table: LayerTable) -> Table:
 
     trials = "1 trial" if len(table.trials) == 1 else f"{len(table.trials)} trials"
     start = {"lp": "a probed head", "random": "a drawn head"}.get(table.head, table.head)
+    sweep = f"{table.sweep} · " if table.sweep else ""
     made = Table(
         title=escape(
-            f"{table.data}, {table.target} ({table.images:,} images) · {table.backbone}, "
+            f"{sweep}{table.data}, {table.target} ({table.images:,} images) · {table.backbone}, "
             f"{start} · {trials} of {_spread(table.runs)} runs"
         ),
         box=box.SIMPLE_HEAD,

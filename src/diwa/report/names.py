@@ -34,6 +34,7 @@ _KNOWN: dict[str, Name] = {
     "eoa": Name("EoA", "uniform: M", "EoA"),
     "dens": Name("DENS", "uniform: M", "DENS"),
     "ens": Name("ENS", "uniform: M", "ENS"),
+    "ens-dagger": Name("ENS†", "uniform: M", "ENS†"),
     "diwa-restricted": Name("DiWA", "restricted: M ≤", "DiWA restricted"),
     "diwa-uniform": Name("DiWA", "uniform: M", "DiWA"),
     "diwa-dagger": Name("DiWA†", "uniform: M", "DiWA†"),
@@ -41,6 +42,8 @@ _KNOWN: dict[str, Name] = {
 }
 _PLAIN = "ERM"
 _INITS = ("Random", "LP")
+#: How an initialisation is called of which every run has one of its own.
+OWN = "{}, own"
 
 
 def is_pooled(method: str) -> bool:
@@ -109,7 +112,8 @@ def algorithm_rank(algorithm: str) -> tuple[int, int, str]:
 
 def init_rank(init: str) -> tuple[int, str]:
     """Where rows of one initialisation stand."""
-    return (_INITS.index(init), "") if init in _INITS else (len(_INITS), init)
+    plain = next((name for name in _INITS if init in (name, OWN.format(name))), None)
+    return (len(_INITS) if plain is None else _INITS.index(plain), init)
 
 
 def data_rank(data: str) -> tuple[int, str]:

@@ -43,7 +43,8 @@ class Record(Spec, frozen=True, kw_only=True):
     algorithm: str = "ERM"
     """What the runs minimised; several are joined by a stroke."""
     init: str = ""
-    """What they started from: "Random" or "LP", where that is known."""
+    """What they started from: "Random" or "LP", where that is known, and "Random, own" where each
+    has a start of its own."""
     sweep: str = ""
     """What their store calls the sweep that they are of, if it has a name."""
     chosen: Chosen = "training-domain"

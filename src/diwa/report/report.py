@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from diwa.data.sets import full_names
-from diwa.errors import SpecError, StoreError
+from diwa.errors import SpecError, StoreError, guess
 from diwa.report.cells import Table
 from diwa.report.domainbed import Results, grids, read_results
 from diwa.report.record import CHOSEN, Chosen, Record, Scored
@@ -61,6 +61,7 @@ def tabulate(
     images: Images = "80",
     selection: Sequence[Chosen] = (),
     target: Sequence[str] = (),
+    sweep: Sequence[str] = (),
     want_trials: int | None = None,
 ) -> Report:
     r"""Reads stores and folders of DomainBed or DiWA, and makes the paper's tables of them.
@@ -72,10 +73,12 @@ def tabulate(
             as a run's own history, on the 20 %.
         selection: only these ways to choose runs and checkpoints; all by default.
         target: only these unseen domains.
+        sweep: only the runs of these sweeps, by the names that their recipe gave them.
         want_trials: how many trials a cell should have; the most that any has by default.
 
     Raises:
-        DiwaError: for a folder that is neither, a damaged file, or an unknown way to choose.
+        DiwaError: for a folder that is neither, a damaged file, an unknown way to choose, or a
+            sweep that no store has.
 
     Example:
         >>> import json, tempfile
@@ -97,6 +100,13 @@ def tabulate(
         raise SpecError(f"images {images!r}", remedy=f"choose among {', '.join(get_args(Images))}")
     ours, foreign = _sorted([Path(path) for path in paths])
     stores = read_stores(ours)
+    for name in sweep:
+        if name not in stores.sweeps:
+            known = ", ".join(dict.fromkeys(stores.sweeps)) or "none that has a name"
+            raise StoreError(
+                f"no sweep is called {name!r}",
+                remedy=f"{guess(name, stores.sweeps)}the stores have {known}",
+            )
     results = read_results(foreign) if foreign else None
     records = [*stores.records, *(results.records if results else ())]
     # A store and a folder of DomainBed's may have one data set, and each its own domains' names.
@@ -110,6 +120,7 @@ def tabulate(
         record
         for record in _of_images(records, images)
         if (not selection or record.chosen in selection)
+        and (not sweep or record.sweep in sweep)
         and (not target or _is_one(record.data, record.domain, target))
     ]
     if target:
@@ -150,8 +161,8 @@ def _of_images(records: Sequence[Record], images: Images) -> list[Record]:
         return list(records)
     scored = _SCORED[images]
 
-    def group(record: Record) -> tuple[str, str, Chosen]:
-        return record.data, record.network, record.chosen
+    def group(record: Record) -> tuple[str, str, str, Chosen]:
+        return record.data, record.network, record.sweep, record.chosen
 
     known = {group(record) for record in records if record.scored == scored}
     return [

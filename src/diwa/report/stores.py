@@ -6,6 +6,7 @@ torch, which takes longer than all of the tables.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,7 @@ class _Init(msgspec.Struct, frozen=True):
     task: _Task
     backbone: str = ""
     head: str = "random"
+    seed: int = 0
 
 
 class _Spec(msgspec.Struct, frozen=True):
@@ -62,6 +64,7 @@ class _Row(msgspec.Struct, frozen=True):
 
 class _About(msgspec.Struct, frozen=True):
     format: int = 1
+    sweeps: dict[str, list[str]] = {}
 
 
 class _Member(msgspec.Struct, frozen=True):
@@ -125,11 +128,13 @@ class StoreResults:
     Args:
         records: what their soups and their runs score.
         domains: the domains of each data set, in order.
+        sweeps: the names that sweeps have.
         notes: what a reader should know, and what is left to do.
     """
 
     records: list[Record] = field(default_factory=list)
     domains: dict[str, list[str]] = field(default_factory=dict)
+    sweeps: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -152,8 +157,9 @@ def read_stores(paths: Sequence[Path]) -> StoreResults:
 
 
 def _read_store(store: StorePaths, results: StoreResults) -> None:
-    if store.about.is_file() and (found := _read(store.about, _About).format) != _FORMAT:
-        raise StoreError(f"{store.about}: format {found} is not known", remedy="update diwa")
+    about = _read(store.about, _About) if store.about.is_file() else _About()
+    if about.format != _FORMAT:
+        raise StoreError(f"{store.about}: format {about.format} is not known", remedy="update diwa")
     runs = {path.parent.name: _run(path.parent) for path in _all(store, store.run("*").spec)}
     soups = [_read(path, _Soup) for path in _all(store, store.soup("*").results)]
     for run in runs.values():
@@ -163,7 +169,9 @@ def _read_store(store: StorePaths, results: StoreResults) -> None:
     for soup in soups:
         members = [runs[member.run] for member in soup.members if member.run in runs]
         results.records += _of_soup(soup, members)
-    results.records += _of_runs(runs.values(), results.domains)
+    for sweep, held in _by_sweep(list(runs.values()), about.sweeps).items():
+        results.records += _of_runs(held, results.domains, sweep)
+    results.sweeps += [*about.sweeps, *(soup.sweep for soup in soups if soup.sweep)]
     results.notes += _notes(store.root, list(runs.values()), soups)
 
 
@@ -200,7 +208,7 @@ def _of_soup(soup: _Soup, members: Sequence[_Run]) -> list[Record]:
             trial=None if names.is_pooled(method) else soup.trial,
             method=method,
             algorithm=names.objectives(run.spec.algorithm for run in members) or "ERM",
-            init=pool.init if pool else "",
+            init=_start(members),
             sweep=soup.sweep,
             chosen=soup.selection,
             scored=scored,
@@ -214,7 +222,27 @@ def _of_soup(soup: _Soup, members: Sequence[_Run]) -> list[Record]:
     ]
 
 
-def _of_runs(runs: Iterable[_Run], domains: Mapping[str, Sequence[str]]) -> list[Record]:
+def _start(members: Sequence[_Run]) -> str:
+    """What the runs of a soup started from, and whether each from a head of its own."""
+    if not members:
+        return ""
+    seeds = {run.spec.init.seed for run in members}
+    apart = len(members) > 1 and len(seeds) == len(members)
+    return names.OWN.format(members[0].pool.init) if apart else members[0].pool.init
+
+
+def _by_sweep(
+    runs: Sequence[_Run], sweeps: Mapping[str, Sequence[str]]
+) -> dict[str, Sequence[_Run]]:
+    """The runs of every sweep with a name, then those of none, as soups are made of them."""
+    taken = {key for keys in sweeps.values() for key in keys}
+    named = {sweep: [run for run in runs if run.name in keys] for sweep, keys in sweeps.items()}
+    return {**named, "": [run for run in runs if run.name not in taken]}
+
+
+def _of_runs(
+    runs: Iterable[_Run], domains: Mapping[str, Sequence[str]], sweep: str
+) -> list[Record]:
     """Single runs, chosen by their histories, where these tell of the unseen domain too."""
     alike: dict[tuple[str, str, str, str], list[_Run]] = {}
     for run in runs:
@@ -229,6 +257,7 @@ def _of_runs(runs: Iterable[_Run], domains: Mapping[str, Sequence[str]]) -> list
             method="erm",
             algorithm=algorithm,
             init=init,
+            sweep=sweep,
             chosen=chosen,
             scored="out",
             value=picked.test,
@@ -245,9 +274,14 @@ def _of_runs(runs: Iterable[_Run], domains: Mapping[str, Sequence[str]]) -> list
 
 def _rows(runs: Sequence[_Run], domains: Sequence[str]) -> list[Evaluation]:
     """Histories as DomainBed would have written them."""
-    drawn = {
-        run.name: (run.spec.hparams_seed or 0, sorted(run.spec.hparams.items())) for run in runs
-    }
+    drawn: dict[str, tuple[int, list[tuple[str, float]], int]] = {}
+    again: Counter[tuple[object, ...]] = Counter()
+    for run in runs:
+        draw, values = run.spec.hparams_seed or 0, sorted(run.spec.hparams.items())
+        # Runs may be alike in all but their start, say: each is one to choose.
+        alike = (run.pool.unseen, run.pool.trial, run.spec.algorithm, draw, tuple(values))
+        drawn[run.name] = (draw, values, again[alike])
+        again[alike] += 1
     draws = sorted(drawn.values())
     found = []
     for run in runs:
@@ -279,6 +313,7 @@ def _steps(runs: Sequence[_Run]) -> str:
 def _notes(root: Path, runs: Sequence[_Run], soups: Sequence[_Soup]) -> Iterator[str]:
     """What is left to do in a store."""
     taken = {member.run for soup in soups for member in soup.members}
+    fewest = min((len(run.pool.unseen) for run in runs if run.finished), default=1)
     pools: dict[_Pool, list[_Run]] = {}
     for run in runs:
         pools.setdefault(run.pool, []).append(run)
@@ -288,6 +323,9 @@ def _notes(root: Path, runs: Sequence[_Run], soups: Sequence[_Soup]) -> Iterator
         left = [name for name in done if name not in taken]
         if len(done) < len(held):
             started.append(f"{pool} ({len(held) - len(done)} of {len(held)})")
+        if len(pool.unseen) > fewest:
+            # Such runs are there to choose others by, and go into no soup.
+            continue
         if done and len(left) == len(done):
             bare.append(f"{pool} ({len(done)} {'run' if len(done) == 1 else 'runs'})")
         elif left:

@@ -16,6 +16,7 @@ _NAMES = {
     "eoa": "EoA, all moving averages' predictions averaged",
     "dens": "DENS, runs from different starts, predictions averaged",
     "ens": "ENS, the members' predictions averaged",
+    "ens-dagger": "ENS†, all trials' runs, predictions averaged",
     "diwa-restricted": "DiWA-restricted, one model",
     "diwa-uniform": "DiWA-uniform, one model",
     "diwa-dagger": "DiWA†, all trials' runs, one model",

@@ -84,8 +84,9 @@ def build(
     held: dict[_About, list[Record]] = {}
     for record in records:
         held.setdefault(_About.of(record), []).append(record)
+    several = _several(held)
     parts = [
-        _Part(about, held[about], (domains or {}).get(about.data, ()))
+        _Part(about, held[about], (domains or {}).get(about.data, ()), several)
         for about in sorted(held, key=lambda about: about.rank)
     ]
     wanted = want_trials or max((part.most_trials for part in parts), default=1)
@@ -115,21 +116,35 @@ def twice(records: Iterable[Record]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def _several(held: Mapping[_About, Sequence[Record]]) -> set[tuple[object, ...]]:
+    """The rows of which some data set has several sweeps, such as 5 of 20 runs, and all of them.
+
+    They are told apart in the tables of all data sets, or averages would not find them.
+    """
+    found = set()
+    for about, records in held.items():
+        sweeps: dict[_RowKey, set[str]] = {}
+        for record in records:
+            sweeps.setdefault(_RowKey.of(record), set()).add(record.sweep)
+        found |= {(*about[:3], key) for key, names in sweeps.items() if len(names) > 1}
+    return found
+
+
 class _Part:
     """The records of one data-set table, sorted into its cells."""
 
     def __init__(
-        self, about: _About, records: Sequence[Record], domains: Sequence[Sequence[str]]
+        self,
+        about: _About,
+        records: Sequence[Record],
+        domains: Sequence[Sequence[str]],
+        several: set[tuple[object, ...]],
     ) -> None:
         self.about = about
         self.rows: dict[_RowKey, dict[str, Trials]] = {}
-        sweeps: dict[_RowKey, set[str]] = {}
-        for record in records:
-            sweeps.setdefault(_RowKey.of(record), set()).add(record.sweep)
         for record in records:
             key = _RowKey.of(record)
-            if len(sweeps[key]) > 1:
-                # Such as the first 5 of 20 runs, and all of them.
+            if (*about[:3], key) in several:
                 key = key._replace(variant=record.sweep or "other runs")
             trials = self.rows.setdefault(key, {}).setdefault(record.domain, {})
             trials.setdefault(record.trial, []).append(record)

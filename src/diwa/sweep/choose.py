@@ -12,17 +12,20 @@ from diwa.progress import Progress
 from diwa.runs.paths import SoupPaths
 from diwa.runs.store import Run
 from diwa.soup.greedy import greedy
+from diwa.soup.soup import Soup
 from diwa.soup.uniform import uniform
 from diwa.sweep.judge import Blend, Judge
 from diwa.sweep.pools import Pool
 from diwa.weights.member import Member
 
-RESTRICTED, UNIFORM, DAGGER, ENSEMBLE = "diwa-restricted", "diwa-uniform", "diwa-dagger", "ens-diwa"
+RESTRICTED, UNIFORM, DAGGER = "diwa-restricted", "diwa-uniform", "diwa-dagger"
+ENSEMBLE, ENSEMBLE_DAGGER = "ens-diwa", "ens-dagger"
 #: Every method, in the order of tables.
 METHODS = (
-    *("mean", "erm", "swad", "ma", "eoa", "dens", "ens"),
+    *("mean", "erm", "swad", "ma", "eoa", "dens", "ens", ENSEMBLE_DAGGER),
     *(RESTRICTED, UNIFORM, DAGGER, ENSEMBLE),
 )
+_NO_START = "each run has a start of its own, so averages are scored for comparison only"
 _NO_SHARED = "runs of several trials have no validation images that none of them was trained on"
 
 
@@ -134,17 +137,30 @@ class Chooser:
             found.methods[name] = Blend((name,))
 
     def _apart(self) -> None:
-        """Runs that can't be averaged, because each has a start of its own."""
+        """Runs that each have a start of their own: their average is scored, but nobody's to keep.
+
+        It shows what sharing a start is good for.
+        """
+        if self._found.pool.trial is None:
+            self._all_trials(uniform(list(self._members.values())))
+            return
         self._single_runs("dens")
         self._along_runs()
-        self._found.missing[UNIFORM] = "each run has a start of its own"
+        self._found.models[UNIFORM] = uniform(list(self._members.values()))
+        self._found.methods[UNIFORM] = Blend((UNIFORM,))
+        self._found.missing[RESTRICTED] = _NO_START
 
     def _several(self) -> None:
         """The average of each start's runs; their predictions are averaged."""
         by_start: dict[str, list[Member]] = {}
         for run in self._found.ranked:
             by_start.setdefault(run.spec.init.key, []).append(self._members[run.name])
-        soups = {f"average of {key[:8]}": uniform(held) for key, held in by_start.items()}
+        trial = self._found.pool.trial
+        # Other trials have other averages of the same starts.
+        soups = {
+            f"average of {key[:8]} in trial {trial}": uniform(held)
+            for key, held in by_start.items()
+        }
         self._found.models.update(soups)
         self._found.methods[ENSEMBLE] = Blend(tuple(soups), together=True)
 
@@ -153,7 +169,12 @@ class Chooser:
         whole = uniform(list(self._members.values()))
         whole.save(self._paths.uniform, progress=self._progress)
         self._found.soup = self._paths.uniform
-        self._found.models[DAGGER] = whole
+        self._all_trials(whole)
+
+    def _all_trials(self, whole: Soup) -> None:
+        names = tuple(self._members)
+        self._found.models |= {**self._members, DAGGER: whole}
+        self._found.methods[ENSEMBLE_DAGGER] = Blend(names, together=True)
         self._found.methods[DAGGER] = Blend((DAGGER,))
         self._found.missing[RESTRICTED] = _NO_SHARED
 

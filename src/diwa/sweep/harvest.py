@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +13,7 @@ import msgspec
 from diwa.atomic import write_bytes
 from diwa.data.benchmark import Benchmark
 from diwa.errors import DiwaError
+from diwa.evaluate.predictions import Sum
 from diwa.progress import QUIET, Progress
 from diwa.runs.paths import SoupPaths
 from diwa.runs.store import Run, Store
@@ -92,10 +94,10 @@ def harvest(
     """Averages the store's finished runs and scores every method on the unseen domain.
 
     Runs of one initialisation and trial are averaged, all and greedily; those of one
-    initialisation over several trials as well (DiWA-dagger); of runs from initialisations of their
-    own, and of the averages of several initialisations, the predictions are averaged (DENS,
-    ensembles of DiWAs). Where runs kept averages of their iterates, MA, EoA and SWAD are scored
-    too.
+    initialisation over several trials as well (DiWA-dagger). Of these, of runs from
+    initialisations of their own, and of the averages of several initialisations, the predictions
+    are averaged (ENS, DENS, ensembles of DiWAs). Where runs kept averages of their iterates, MA,
+    EoA and SWAD are scored too.
 
     The unseen domain is read once all choices are made, and only if `score_target` is true. What
     an earlier call has left for the very same runs is taken from its results.json.
@@ -145,15 +147,22 @@ def harvest(
             progress.say(f"{name}: averages runs of {' and '.join(map(str, steps))} steps")
         judge = partial(Judge, pool.runs[0], benchmark, device, progress)
         chosen[pool] = Chooser(pool, places[pool], judge, progress, oracle=oracle).choose()
-    for pool, made in chosen.items():
-        scores = Scores()
-        if score_target:
-            trials = sorted({run.spec.task.trial for run in pool.runs})
-            judge = Judge(pool.runs[0], benchmark, device, progress)
-            scores = judge.scores(made.models, made.methods, trials)
-        results[pool] = _told(made, scores, benchmark, selection)
-        write_bytes(places[pool].results, results[pool].to_json())
+    for _, group in groupby(sorted(chosen, key=_unseen), key=_unseen):
+        # An ensemble of all trials is the sum of those of each.
+        sums: dict[frozenset[str], Sum] = {}
+        for pool in group:
+            made, scores = chosen[pool], Scores()
+            if score_target:
+                trials = sorted({run.spec.task.trial for run in pool.runs})
+                judge = Judge(pool.runs[0], benchmark, device, progress)
+                scores = judge.scores(made.models, made.methods, trials, sums)
+            results[pool] = _told(made, scores, benchmark, selection)
+            write_bytes(places[pool].results, results[pool].to_json())
     return [results[pool] for pool in found]
+
+
+def _unseen(pool: Pool) -> tuple[str, ...]:
+    return pool.runs[0].spec.task.unseen
 
 
 def _earlier(
@@ -196,7 +205,8 @@ def _told(made: Choices, scores: Scores, benchmark: Benchmark, selection: Select
                 hparams=run.spec.hparams,
                 trial=run.spec.task.trial,
                 validation=run.result.score,
-                target=scores.models.get(run.name),
+                # Each trial's own result tells it.
+                target=None if pool.trial is None else scores.models.get(run.name),
                 restricted=run.name in made.kept,
             )
             for run in made.ranked

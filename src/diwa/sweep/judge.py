@@ -97,7 +97,11 @@ class Judge:
         )
 
     def scores(
-        self, models: Mapping[str, Weights], methods: Mapping[str, Blend], trials: Sequence[int]
+        self,
+        models: Mapping[str, Weights],
+        methods: Mapping[str, Blend],
+        trials: Sequence[int],
+        sums: dict[frozenset[str], Sum] | None = None,
     ) -> Scores:
         """Scores models on the unseen domain, and the methods that are blends of them.
 
@@ -107,16 +111,28 @@ class Judge:
             models: by name.
             methods: by name.
             trials: whose 80 % to score as well.
+            sums: of predictions for the same images, by the names of their models: what is in
+                them need not be predicted again, and new ones are put there.
         """
         splits = [self._inner(trial) for trial in trials]
-        together = {name: Sum() for name, blend in methods.items() if blend.together}
+        sums = {} if sums is None else sums
+        together: dict[str, Sum] = {}
+        left: dict[str, set[str]] = {}
+        for method, blend in methods.items():
+            if blend.together:
+                together[method], left[method] = _begun(blend, sums)
+        wanted = {one for blend in methods.values() if not blend.together for one in blend.of}
+        wanted = wanted.union(*left.values())
         alone: dict[str, tuple[float, float]] = {}
         for name, weights in models.items():
+            if name not in wanted:
+                continue
             says = self._unseen(weights, name)
             alone[name] = _accuracies(says, splits)
             for method, total in together.items():
-                if name in methods[method].of:
+                if name in left[method]:
                     total.add(says)
+        sums |= {frozenset(methods[method].of): total for method, total in together.items()}
         both = {
             name: _accuracies(together[name].mean(), splits)
             if blend.together
@@ -151,6 +167,16 @@ class Judge:
             found.append(np.sort(self._split(name, trial).inner) + before)
             before += len(self._benchmark[name])
         return np.concatenate(found)
+
+
+def _begun(blend: Blend, sums: Mapping[frozenset[str], Sum]) -> tuple[Sum, set[str]]:
+    """What is known of a blend's predictions, and the models that it still lacks."""
+    total, left = Sum(), set(blend.of)
+    for names, one in sums.items():
+        if names <= left:
+            total.take(one)
+            left -= names
+    return total, left
 
 
 def _accuracies(says: Predictions, splits: Sequence[np.ndarray]) -> tuple[float, float]:

@@ -114,7 +114,8 @@ def numbered(spec: SweepSpec, benchmark: Benchmark, *, device: str = "auto") -> 
                     ),
                     steps=steps,
                     eval_every=every,
-                    track_unseen=spec.track_unseen,
+                    # Leave-one-out selection reads what was left out off the histories.
+                    track_unseen=spec.track_unseen or spec.leave_one_out,
                     precision=precision,
                     trial=None if trial == init.task.trial else trial,
                     **_averaging(spec, benchmark, steps),

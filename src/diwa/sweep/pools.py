@@ -13,8 +13,8 @@ import msgspec
 from diwa.errors import StoreError
 from diwa.runs.store import Run
 
-#: One start: runs that can be averaged and chosen among. Apart: runs of one trial, each from a
-#: start of its own, whose predictions can be averaged. Several: the same of several averages.
+#: One start: runs that can be averaged and chosen among. Apart: runs of one trial or of all, each
+#: from a start of its own, whose predictions are averaged. Several: the same of several averages.
 #: Trials: all runs from one start, whatever images they were trained on.
 Kind = Literal["start", "apart", "several", "trials"]
 
@@ -36,7 +36,8 @@ class Pool:
     @property
     def trial(self) -> int | None:
         """Which random split, if it is one."""
-        return None if self.kind == "trials" else self.runs[0].spec.task.trial
+        trials = {run.spec.task.trial for run in self.runs}
+        return trials.pop() if len(trials) == 1 else None
 
     @property
     def name(self) -> str:
@@ -48,14 +49,25 @@ class Pool:
             "+".join(first.task.unseen),
             "all" if self.trial is None else f"t{self.trial}",
             "" if one_start else self.kind,
-            (first.init.key if one_start else family(self.runs[0]))[:8],
+            (first.init.key if one_start else self._family)[:8],
         ]
         return "-".join(part for part in parts if part)
+
+    @property
+    def _family(self) -> str:
+        return _any_trial(self.runs[0]) if self.trial is None else family(self.runs[0])
 
 
 def family(run: Run) -> str:
     """Names what all starts have in common that differ only in how the head was drawn."""
     return msgspec.structs.replace(run.spec.init, seed=0).key
+
+
+def _any_trial(run: Run) -> str:
+    """The same for the starts of all trials."""
+    init = run.spec.init
+    task = msgspec.structs.replace(init.task, trial=0)
+    return msgspec.structs.replace(init, task=task, seed=0).key
 
 
 def to_pool(runs: Sequence[Run], targets: Sequence[str] = (), *, where: Path) -> list[Run]:
@@ -100,17 +112,20 @@ def pools(runs: Iterable[Run], sweep: str = "") -> list[Pool]:
         families.setdefault((family(together[0]), trial), []).append(together)
         inits.setdefault(init, []).append(together)
     found: list[Pool] = []
+    apart: dict[str, list[list[Run]]] = {}
     for held in families.values():
         averaged = [together for together in held if len(together) > 1]
         alone = [together for together in held if len(together) == 1]
         if len(alone) > 1:
             found.append(Pool("apart", _ranked(alone), sweep))
+            apart.setdefault(_any_trial(alone[0][0]), []).append(list(found[-1].runs))
         shared = averaged if len(alone) > 1 else held
         found += [Pool("start", _ranked([together]), sweep) for together in shared]
         if len(averaged) > 1:
             found.append(Pool("several", _ranked(averaged), sweep))
     found += [Pool("trials", _ranked(held), sweep) for held in inits.values() if len(held) > 1]
-    return sorted(found, key=lambda pool: (pool.kind in ("several", "trials"), pool.name))
+    found += [Pool("apart", _ranked(held), sweep) for held in apart.values() if len(held) > 1]
+    return sorted(found, key=lambda pool: (pool.kind == "several" or pool.trial is None, pool.name))
 
 
 def _ranked(held: Sequence[Sequence[Run]]) -> tuple[Run, ...]:

@@ -66,7 +66,9 @@ class RetrainedPool(Spec, frozen=True, kw_only=True):
     head: str
     """The kind of head that the runs started from: "random" or "lp"."""
     alike: str
-    """The same for pools that differ in trial and seed only, and can be averaged over."""
+    """The same for pools of one sweep that differ in trial and seed only, and have a mean."""
+    sweep: str = ""
+    """What the store calls the sweep that the runs are of, if it has a name."""
     runs: list[str]
     """The keys of the averaged runs, best validation first: that one is ERM's."""
     images: int
@@ -153,6 +155,7 @@ class _Encoders:
         self.task = pool.runs[0].spec.task
         check_task(self.task, benchmark)
         self.runs = pool.runs
+        self.sweep = pool.sweep
         self.init = pool.runs[0].spec.init
         self.store = store
         self.benchmark = benchmark
@@ -221,6 +224,7 @@ class _Encoders:
             backbone=self.init.backbone,
             head=self.init.head,
             alike=_alike(self.init),
+            sweep=self.sweep,
             runs=[run.name for run in self.runs],
             images=images,
             scores=scores,

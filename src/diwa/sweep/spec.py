@@ -71,7 +71,8 @@ class SweepSpec(Spec, frozen=True, kw_only=True):
     track_unseen: bool = False
     """Score the unseen domain's 20 % at every validation too, for oracle selection."""
     leave_one_out: bool = False
-    """Also do the runs that leave one more domain out, for leave-one-out selection."""
+    """Also do the runs that leave one more domain out, for leave-one-out selection; all of them
+    track what they leave out."""
     averages: tuple[str, ...] = ()
     """Averages of its own iterates that each run keeps as well: ma, swad."""
     ma_start: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None

@@ -25,7 +25,8 @@ def valley(
     validation, the valley goes back as long as losses are within the limit, but not out of the
     `overfit` validations that end with the one at which convergence shows. After it, the valley
     goes on until `overfit` losses in a row are all above the limit; at the end of the run, fewer
-    will do. Each segment counts once.
+    will do. Each segment counts once. (SWAD's own code leaves out the earliest segment that it
+    looks back to, too, which none of its rules asks for.)
 
     Of the losses so far it gives the valley so far: later ones can only move its end, and that
     only forwards.
