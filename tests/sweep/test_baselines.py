@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -269,9 +270,14 @@ def test_what_is_done_is_not_done_again(
     (scored,) = harvest(place, shapes, device="cpu")
     assert scored.methods
     assert not first.methods
+    copied = place.parent / "copied"
+    shutil.copytree(place, copied)
     with monkeypatch.context() as patched:
         patched.setattr("diwa.sweep.harvest.Judge", None)
         assert harvest(place, shapes, device="cpu") == [scored]
+        (moved,) = harvest(copied, shapes, device="cpu")
+        assert moved.methods == scored.methods
+        assert Path(moved.soup).is_relative_to(copied), "not the store that it was copied from"
         Path(scored.soup).unlink()
         with pytest.raises(TypeError):
             harvest(place, shapes, device="cpu")

@@ -178,6 +178,12 @@ def _earlier(
     asked = (pool.sweep, selection, pool.trial, runs)
     members = {(member.run, member.validation) for member in held.members}
     told = (held.sweep, held.selection, held.trial, members)
+    # Where the store is now; it may have been moved or copied since.
+    held = msgspec.structs.replace(
+        held,
+        soup=str(paths.uniform) if held.soup else "",
+        restricted_soup=str(paths.restricted) if held.restricted_soup else "",
+    )
     files = [Path(file) for file in (held.soup, held.restricted_soup) if file]
     whole = all(file.is_file() for file in files) and (bool(held.methods) or not score_target)
     return held if asked == told and whole else None
