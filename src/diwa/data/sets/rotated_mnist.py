@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from diwa.data.sets.base import Published
-from diwa.data.sets.digits import INSTEAD, REMOTES, DigitsSet
+from diwa.data.sets.digits import REMOTES, DigitsSet
 
 _ANGLES = (0, 15, 30, 45, 60, 75)
 
@@ -36,7 +36,6 @@ ROTATED_MNIST = DigitsSet(
         ),
     ),
     remotes=REMOTES,
-    instead=INSTEAD,
     size="12 MB",
     built=True,
     homepage="https://github.com/pytorch/vision/issues",
