@@ -308,3 +308,16 @@ def _allowing_small_domains(name: str) -> Any:
     from diwa.cli.options import DataOptions
 
     return DataOptions(name=name, allow_small_domains=True)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--selection", "oracle"], ["--algorithm", "ERM"], ["--steps", "5"], ["--sweep", "lp"]],
+)
+def test_flags_that_would_choose_nothing_are_refused(
+    tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, "run0", small(0), is_resnet=False)
+    assert main(["soup", str(tmp_path), *flags]) == 1
+    assert "can't choose; use --target and --leave-out" in capsys.readouterr().err
+    assert not (tmp_path / "diwa").exists()

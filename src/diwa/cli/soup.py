@@ -57,7 +57,7 @@ def soup(
         json: print the results as JSON.
     """
     from diwa.cli.images import by_images, leaves_out, reopened
-    from diwa.errors import StoreError
+    from diwa.errors import SpecError, StoreError
     from diwa.runs.domainbed import is_domainbed
     from diwa.runs.store import Store
     from diwa.sweep.harvest import harvest
@@ -65,6 +65,12 @@ def soup(
     if is_domainbed(store):
         from diwa.cli.foreign import soup_foreign
 
+        if sweep or algorithm or steps or selection != "training-domain":
+            raise SpecError(
+                f"{store}: of runs of DiWA's own code, --sweep, --algorithm, --steps and "
+                "--selection can't choose",
+                remedy="use --target and --leave-out",
+            )
         soup_foreign(store, data, target, leave_out, out, not no_score, device, json)
         return
     held = Store(store)
