@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import struct
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,7 +72,8 @@ def test_what_a_header_says(path: Path) -> None:
     start = path.stat().st_size - 12
     assert header.metadata == {"format": "pt", "who": "ä"}
     assert list(header.tensors) == ["a", "b", "none"], "in the order of the file"
-    assert header.starts == {"a": start, "b": start + 4, "none": start + 12}
+    starts = {name: header.start(name) for name in header.tensors}
+    assert starts == {"a": start, "b": start + 4, "none": start + 12}
     assert header.tensors["b"] == TensorInfo(KINDS["F32"], (2, 1))
     assert [info.size for info in header.tensors.values()] == [1, 2, 0]
     assert [info.bytes for info in header.tensors.values()] == [4, 8, 0]
@@ -279,6 +282,65 @@ TEXTS = st.dictionaries(
 )
 
 
+# -- equal headers
+
+
+@pytest.mark.parametrize("metadata", [{}, {"__metadata__": {"who": "me"}}])
+def test_files_with_the_same_tensors_share_their_layout(
+    path: Path, metadata: dict[str, Any]
+) -> None:
+    tensors = {"a": one([1], [0, 4]), "b": one([2], [4, 12])}
+    first = read(path, whole({**metadata, **tensors}, bytes(12)))
+    again = read(path, whole({**metadata, **tensors}, bytes(12)))
+    assert again.layout is first.layout
+    assert again == first
+
+
+def test_metadata_are_each_files_own(path: Path) -> None:
+    tensors = {"a": one([1], [0, 4])}
+    said = [{"who": "me"}, {"who": "somebody else", "format": "pt"}, {}]
+    headers = [read(path, whole({"__metadata__": own, **tensors}, bytes(4))) for own in said]
+    assert [header.metadata for header in headers] == said
+    assert all(header.layout is headers[0].layout for header in headers)
+    for header, own in zip(headers, said, strict=True):
+        assert header.start("a") == len(whole({"__metadata__": own, **tensors}))
+
+
+def test_metadata_behind_the_tensors_are_not_lost(path: Path) -> None:
+    tensors = {"a": one([1], [0, 4])}
+    for own in ({"who": "me"}, {"who": "you"}):
+        header = read(path, whole({**tensors, "__metadata__": own}, bytes(4)))
+        assert header.metadata == own
+    escaped = whole({**tensors, "?": {"who": "he"}}, bytes(4)).replace(b"?", rb"\u005f_metadata__")
+    escaped = struct.pack("<Q", len(escaped) - 12) + escaped[8:]
+    for _ in range(2):
+        assert read(path, escaped).metadata == {"who": "he"}
+
+
+def test_a_shared_layout_makes_nobody_trusting(path: Path) -> None:
+    """Whatever is refused alone is refused beside an open file with the same tensors."""
+    tensors = json.dumps({"a": one([1], [0, 4])})
+    plain = f'{{"__metadata__":{{"who":"me"}},{tensors[1:]}'.encode()
+    opened = read(path, whole(plain, bytes(4)))
+    refused(path, whole(plain, bytes(5)), "its header tells of")
+    refused(path, whole(plain.replace(b'"me"', b"1"), bytes(4)), "metadata is not text")
+    refused(path, whole(plain.replace(b'"me"', b'"me","who":""'), bytes(4)), "'who' twice")
+    refused(path, whole(plain.replace(b'{"who":"me"}', b"[]"), bytes(4)), "metadata is not text")
+    refused(path, whole(plain.replace(b'"me"', b'"\\ud800"'), bytes(4)), "not Unicode")
+    refused(path, whole(plain.replace(b'"me"', b'"me'), bytes(4)), "no JSON")
+    twice = plain.replace(b'"a"', b'"__metadata__":{},"a"')
+    refused(path, whole(twice, bytes(4)), "'__metadata__' twice")
+    assert opened.tensors == {"a": TensorInfo(KINDS["F32"], (1,))}
+
+
+def test_a_layout_goes_with_its_last_file(path: Path) -> None:
+    content = whole({"only here": one([1], [0, 4])}, bytes(4))
+    gone = weakref.ref(read(path, content).layout)
+    gc.collect()
+    assert gone() is None
+    assert list(read(path, content).tensors) == ["only here"]
+
+
 @settings(deadline=None)
 @given(infos=INFOS, metadata=TEXTS, chance=st.randoms(use_true_random=False))
 def test_what_is_written_is_read_back_and_by_the_package(
@@ -296,7 +358,7 @@ def test_what_is_written_is_read_back_and_by_the_package(
     assert header.metadata == metadata
     for name, info in infos.items():
         if info.size:
-            assert header.starts[name] % info.kind.bytes == 0, "aligned"
+            assert header.start(name) % info.kind.bytes == 0, "aligned"
     with safetensors.safe_open(path, framework="pt") as file:
         assert (file.metadata() or {}) == metadata
         assert sorted(file.keys()) == sorted(infos)
@@ -318,7 +380,7 @@ def test_every_kind_as_the_package_writes_it(path: Path, kind: Any, shape: tuple
     header = read(path, path.read_bytes())
     assert header.tensors["t"] == TensorInfo(kind, shape)
     assert header.metadata == {"format": "pt"}
-    start, length = header.starts["t"], header.tensors["t"].bytes
+    start, length = header.start("t"), header.tensors["t"].bytes
     found = np.frombuffer(path.read_bytes()[start : start + length], kind.numpy())
     assert found.astype(np.float64).tolist() == tensor.double().reshape(-1).tolist()
 
@@ -329,7 +391,7 @@ def test_every_kind_as_the_package_reads_it(path: Path, kind: Any) -> None:
     infos = {"odd": TensorInfo(KINDS["U8"], (5,)), "t": TensorInfo(kind, (2, 3))}
     text, header = layout(infos, {})
     content = bytearray(text + bytes(sum(info.bytes for info in infos.values())))
-    content[header.starts["t"] : header.starts["t"] + values.nbytes] = values.tobytes()
+    content[header.start("t") : header.start("t") + values.nbytes] = values.tobytes()
     path.write_bytes(content)
     tensor = safetensors.torch.load_file(path)["t"]
     assert str(tensor.dtype) == f"torch.{kind.torch}"

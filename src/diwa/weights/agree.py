@@ -98,6 +98,8 @@ def disagreements(members: Sequence[Named]) -> list[Disagreement]:
         members: their names must differ from each other.
     """
     sources = [member.source for member in members]
+    if all(source.tensors is sources[0].tensors for source in sources):
+        return []  # as with checkpoints of one network, most of the time
     found = [
         {name: source.tensors[kept] for name, kept in held.items()}
         for source, held in zip(sources, holdings(sources), strict=True)

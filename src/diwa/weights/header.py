@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import reprlib
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
+from weakref import WeakValueDictionary
 
 from diwa.errors import WeightsError
 from diwa.weights.kinds import KINDS, Kind
@@ -24,6 +27,8 @@ from diwa.weights.kinds import KINDS, Kind
 LONGEST = 100_000_000
 _LENGTH = 8
 _METADATA = "__metadata__"
+#: What a header starts with that tells its metadata first, as the safetensors package has it.
+_METADATA_FIRST = re.compile(rf'[ \t\n\r]*{{[ \t\n\r]*"{_METADATA}"[ \t\n\r]*:[ \t\n\r]*')
 #: The most dimensions that every NumPy has room for.
 MOST_SIDES = 32
 _WIDEST = max(kind.bytes for kind in KINDS.values())
@@ -54,18 +59,72 @@ class TensorInfo:
 
 
 @dataclass(frozen=True)
-class Header:
-    """What a safetensors file holds, and where.
+class Layout:
+    """Which tensors a file holds, and where: the same object for files with equal ones.
 
     Args:
-        tensors: name -> what it is, in the order of the file.
-        starts: name -> where it starts, from the start of the file.
-        metadata: text by name.
+        tensors: name -> what it is, in the order of the file; not to be changed.
+        begins: name -> where it starts, from the end of the header.
+        size: how many bytes follow the header.
     """
 
     tensors: dict[str, TensorInfo]
-    starts: dict[str, int]
+    begins: dict[str, int]
+    size: int
+
+    @cached_property
+    def listing(self) -> Listing:
+        """Names and kinds, to compare files by."""
+        return Listing.of(self.tensors)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What to compare two files by.
+
+    Args:
+        text: every tensor's name and what it is.
+        largest: the names, those of large tensors first.
+    """
+
+    text: bytes
+    largest: tuple[str, ...]
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, TensorInfo]) -> Listing:
+        """The listing of some tensors."""
+        names = sorted(tensors)
+        text = "".join(f"{name}\0{tensors[name]}\n" for name in names)
+        return cls(text.encode(), tuple(sorted(names, key=lambda name: -tensors[name].bytes)))
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a safetensors file says of itself.
+
+    Args:
+        layout: which tensors it holds, and where.
+        length: of the header, in bytes.
+        metadata: text by name.
+    """
+
+    layout: Layout
+    length: int
     metadata: dict[str, str]
+
+    @property
+    def tensors(self) -> dict[str, TensorInfo]:
+        """What every tensor is, in the order of the file."""
+        return self.layout.tensors
+
+    def start(self, name: str) -> int:
+        """Where a tensor starts, from the start of the file."""
+        return self.length + self.layout.begins[name]
+
+
+#: Layouts that are in use, by the text that tells of them. Checkpoints of one network have the
+#: same one, and to check each of hundreds of tensors takes longer than to add it up.
+_IN_USE: WeakValueDictionary[str, Layout] = WeakValueDictionary()
 
 
 def read_header(file: BinaryIO, path: Path) -> Header:
@@ -80,9 +139,41 @@ def read_header(file: BinaryIO, path: Path) -> Header:
     length = int.from_bytes(file.read(_LENGTH), "little")
     if length > min(size - _LENGTH, LONGEST):
         raise _damaged(path, f"a header of {length} bytes in {size}")
-    said = _parsed(file.read(length), path)
-    metadata = _metadata(said.pop(_METADATA, {}), path)
-    start = _LENGTH + length
+    found, metadata = _understood(file.read(length), path)
+    length += _LENGTH
+    if length + found.size != size:
+        raise _damaged(path, f"it has {size} bytes, and its header tells of {length + found.size}")
+    return Header(found, length, _metadata(metadata, path))
+
+
+def _understood(text: bytes, path: Path) -> tuple[Layout, Any]:
+    """What a header says of the tensors, which is checked, and its metadata, which are not."""
+    metadata, rest = _apart(text)
+    known = _IN_USE.get(rest) if rest else None
+    if known is not None:
+        return known, metadata
+    said = _parsed(text, path)
+    metadata = said.pop(_METADATA, {})
+    found = _layout(said, path)
+    if rest:
+        _IN_USE[rest] = found
+    return found, metadata
+
+
+def _apart(text: bytes) -> tuple[Any, str]:
+    """A header's metadata, and the text without them; no text if that is not to be had easily."""
+    try:
+        whole = text.decode()
+        if begin := _METADATA_FIRST.match(whole):
+            metadata, end = _DECODER.raw_decode(whole, begin.end())
+            return metadata, whole[end:]
+    except (ValueError, RecursionError):
+        return {}, ""
+    # Metadata that stand elsewhere would be lost with the text around them.
+    return {}, "" if f'"{_METADATA}"' in whole or "\\" in whole else whole
+
+
+def _layout(said: dict[str, Any], path: Path) -> Layout:
     places = sorted(
         ((*_placed(name, held, path), name) for name, held in said.items()),
         key=lambda place: (place[0], place[1], place[3]),
@@ -92,12 +183,10 @@ def read_header(file: BinaryIO, path: Path) -> Header:
         if begin != at:
             raise _damaged(path, f"{name!r} starts at byte {begin} of the tensors, not at {at}")
         at = end
-    if start + at != size:
-        raise _damaged(path, f"it has {size} bytes, and its header tells of {start + at}")
-    return Header(
+    return Layout(
         {name: info for _, _, info, name in places},
-        {name: start + begin for begin, _, _, name in places},
-        metadata,
+        {name: begin for begin, _, _, name in places},
+        at,
     )
 
 
@@ -107,18 +196,26 @@ def _damaged(path: Path, why: str) -> WeightsError:
     )
 
 
-def _parsed(text: bytes, path: Path) -> dict[str, Any]:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        held = dict(pairs)
-        if len(held) < len(pairs):
-            twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-            raise _damaged(path, f"its header names {_SHORT.repr(twice)} twice")
-        return held
+class _TwiceError(ValueError):
+    """A name that a JSON object has twice."""
 
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    held = dict(pairs)
+    if len(held) < len(pairs):
+        raise _TwiceError(Counter(name for name, _ in pairs).most_common(1)[0][0])
+    return held
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once)
+
+
+def _parsed(text: bytes, path: Path) -> dict[str, Any]:
     try:
-        said = json.loads(text.decode("utf-8"), object_pairs_hook=once)
-    except WeightsError:
-        raise
+        said = json.loads(text.decode("utf-8"), object_pairs_hook=_once)
+    except _TwiceError as error:
+        name = _SHORT.repr(error.args[0])
+        raise _damaged(path, f"its header names {name} twice") from error
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"its header is no JSON: {error}") from error
     if not isinstance(said, dict):
@@ -192,7 +289,7 @@ def layout(tensors: Mapping[str, TensorInfo], metadata: Mapping[str, str]) -> tu
     Example:
         >>> info = TensorInfo(KINDS["F32"], (2, 3))
         >>> text, header = layout({"w": info}, {})
-        >>> len(text), header.starts["w"], text[8:22]
+        >>> len(text), header.start("w"), text[8:22]
         (72, 72, b'{"w":{"dtype":')
     """
     said: dict[str, Any] = {_METADATA: dict(sorted(metadata.items()))} if metadata else {}
@@ -208,8 +305,5 @@ def layout(tensors: Mapping[str, TensorInfo], metadata: Mapping[str, str]) -> tu
     text = json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     start = _LENGTH + len(text)
-    return len(text).to_bytes(_LENGTH, "little") + text, Header(
-        {name: tensors[name] for name in begins},
-        {name: start + begin for name, begin in begins.items()},
-        dict(metadata),
-    )
+    found = Layout({name: tensors[name] for name in begins}, begins, at)
+    return len(text).to_bytes(_LENGTH, "little") + text, Header(found, start, dict(metadata))

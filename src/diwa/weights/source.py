@@ -16,7 +16,7 @@ import numpy as np
 from diwa.errors import WeightsError
 from diwa.weights.digests import sha256
 from diwa.weights.disk import open_file, refuse_others, unreadable
-from diwa.weights.header import Header, TensorInfo, read_header
+from diwa.weights.header import Header, Listing, TensorInfo, read_header
 from diwa.weights.index import read_index
 
 if TYPE_CHECKING:
@@ -111,14 +111,15 @@ class Source(ABC):
             np.array_equal(one[at : at + _COMPARED], two[at : at + _COMPARED]) for at in starts
         )
 
+    @property
+    def _listing(self) -> Listing:
+        return Listing.of(self.tensors)
+
     @cached_property
     def fingerprint(self) -> bytes:
         """Tells most sources apart by a few of their bytes; equal ones have equal fingerprints."""
-        sha = hashlib.sha256()
-        for name in sorted(self.tensors):
-            sha.update(f"{name}\0{self.tensors[name]}\n".encode())
-        large = sorted(self.tensors, key=lambda name: (-self.tensors[name].bytes, name))
-        for name in large[:_SAMPLED]:
+        sha = hashlib.sha256(self._listing.text)
+        for name in self._listing.largest[:_SAMPLED]:
             flat = self.array(name).reshape(-1)
             count = max(_SAMPLE // max(flat.dtype.itemsize, 1), 1)
             sha.update(flat[:count].tobytes())
@@ -167,6 +168,10 @@ class SafetensorsFile(Source):
         }
 
     @property
+    def _listing(self) -> Listing:
+        return self._header.layout.listing
+
+    @property
     def files(self) -> Mapping[str, Path]:
         """The file itself."""
         return {self.path.name: self.path}
@@ -175,7 +180,7 @@ class SafetensorsFile(Source):
         """A tensor; its bytes are read when they are looked at."""
         info = self.tensors[name]
         flat = np.frombuffer(
-            self._bytes, info.kind.numpy(), count=info.size, offset=self._header.starts[name]
+            self._bytes, info.kind.numpy(), count=info.size, offset=self._header.start(name)
         )
         return flat.reshape(info.shape)
 

@@ -119,7 +119,7 @@ class FileWriter:
         kind = self._header.tensors[name].kind
         assert numbers.dtype == kind.numpy(), (name, numbers.dtype, kind)
         flat = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
-        self._write(flat.data, self._header.starts[name] + at * kind.bytes)
+        self._write(flat.data, self._header.start(name) + at * kind.bytes)
 
     def _write(self, content: memoryview, at: int) -> None:
         while content:
