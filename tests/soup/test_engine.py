@@ -9,7 +9,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ import diwa
 from diwa.errors import DiwaError, WeightsError
 from diwa.soup import engine
 from diwa.soup.methods import METHODS
+from diwa.weights import sums
 from diwa.weights.header import TensorInfo
 from diwa.weights.kinds import FLOATS, KINDS, kind_of
 from diwa.weights.source import open_source
@@ -33,6 +35,15 @@ from diwa.weights.writer import FileWriter
 KIND = {code: KINDS[code].numpy() for code in FLOATS.values()}
 ELEMENTWISE = ("uniform", "weighted", "interpolate", "arithmetic", "ties", "fisher")
 WITH_BASE = ("interpolate", "arithmetic", "ties", "dare", "stock")
+
+
+@pytest.fixture(scope="module", params=["as installed", "NumPy"], autouse=True)
+def _way_to_add(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever holds, holds with the compiled loop and without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "NumPy":
+            patch.setattr(sums, "COMPILED", None)
+        yield
 
 
 def write(path: Path, **tensors: Any) -> Path:
@@ -614,6 +625,83 @@ def test_an_error_in_a_sink_stops_the_work(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="No space left"):
         list(engine.blend(diwa.merge(paths)._plans, sink))
+
+
+def test_an_error_stops_the_other_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "STRETCH", 1)
+    paths = [write(tmp_path / f"m{n}", w=np.ones(10_000)) for n in range(2)]
+    sunk: list[int] = []
+
+    def sink(name: str, start: int, held: NDArray) -> None:
+        sunk.append(start)
+        if start == 3:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        list(engine.blend(diwa.merge(paths)._plans, sink))
+    assert len(sunk) < 5000
+
+
+def test_who_stops_listening_stops_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "STRETCH", 1)
+    paths = [write(tmp_path / f"m{n}", w=np.ones(10_000)) for n in range(2)]
+    sunk: list[int] = []
+    working = engine.blend(diwa.merge(paths)._plans, lambda _, start, held: sunk.append(start))
+    assert next(working) == 2
+    working.close()
+    count = len(sunk)
+    assert count < 5000
+    time.sleep(0.05)
+    assert len(sunk) == count, "no thread goes on"
+
+
+@pytest.mark.parametrize("cores", [1, 2, 5])
+def test_other_work_is_done_by_the_same_threads(
+    tmp_path: Path, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("the number of cores is fixed")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    paths = [write(tmp_path / f"m{n}", w=np.ones(10)) for n in range(2)]
+    done: list[int | str] = []
+
+    def task(number: int) -> Callable[[], int]:
+        return lambda: done.append(number) or 100
+
+    beside = [task(number) for number in range(4)]
+    amounts = engine.blend(diwa.merge(paths)._plans, lambda *_: done.append("w"), beside)
+    assert sorted(amounts) == [20, 100, 100, 100, 100]
+    assert sorted(map(str, done)) == ["0", "1", "2", "3", "w"]
+    if cores == 1:
+        assert done == [0, 1, 2, "w", 3], "the last one while the disk takes in what was made"
+
+
+def test_an_error_in_other_work_is_not_lost(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"m{n}", w=np.ones(10)) for n in range(2)]
+
+    def task() -> int:
+        raise WeightsError("no such file")
+
+    with pytest.raises(WeightsError, match="no such file"):
+        list(engine.blend(diwa.merge(paths)._plans, lambda *_: None, [task]))
+
+
+def test_small_tensors_share_a_task_and_large_ones_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "STRETCH", 100)
+    sizes = {"a": 250, **{f"b{n}": 30 for n in range(5)}, "c": 0, "d": 1}
+    held = {name: np.ones(size) for name, size in sizes.items()}
+    paths = [write(tmp_path / f"m{n}", **held) for n in range(2)]
+    soup = diwa.merge(paths)
+    ready, sink = engine.copied(soup._plans)
+    amounts = [amount // 2 for amount in engine.blend(soup._plans, sink)]
+    assert sum(amounts) == 250 + 5 * 30 + 1
+    assert max(amounts) < 200
+    assert len(amounts) <= 6
+    same(ready, held)
 
 
 def test_these_are_all_the_kinds_of_floats() -> None:

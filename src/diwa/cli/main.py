@@ -76,8 +76,6 @@ def entry() -> None:
 
 
 def _run(given: list[str]) -> int:
-    import tyro
-
     words = 2 if " ".join(given[:2]) in VERBS else 1
     verb, rest = " ".join(given[:words]), given[words:]
     if given[:2] == ["data", "show"]:
@@ -89,6 +87,8 @@ def _run(given: list[str]) -> int:
         return 2
     if getattr(call, "flags_depend_on_arguments", False):
         call = call(rest)
+    import tyro  # after what a verb begins before its flags are read
+
     done = tyro.cli(call, prog=f"diwa {verb}", args=rest, config=(tyro.conf.FlagCreatePairsOff,))
     return done if isinstance(done, int) else 0
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from itertools import chain
 from queue import SimpleQueue
-from threading import Lock
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from diwa.errors import WeightsError
 from diwa.soup.methods.base import Method, Stretch
 from diwa.weights.header import TensorInfo
 from diwa.weights.kinds import widened
+from diwa.weights.sums import Located
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,8 +30,6 @@ STRETCH = 1 << 17
 #: How many of them NumPy widens at a time: float64 numbers that stay in the first of its caches,
 #: which its own choice, four times as many, does not.
 _WIDENED = 1 << 11
-#: How many stretches may wait for a thread; what is in flight is all the memory that is used.
-_AHEAD = 8
 #: The least rows of a matrix in a stretch, where a method works by rows: each stretch goes through
 #: all of the method's statistics.
 _ROWS = 128
@@ -54,6 +54,10 @@ class Part(NamedTuple):
     def array(self) -> NDArray:
         """Its numbers."""
         return self.member.source.array(self.name)
+
+    def address(self) -> int:
+        """Where in memory they are, if that is known."""
+        return self.member.source.address(self.name)
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,26 @@ class _Tensor:
         # What is cut is a row of single numbers, or a column of rows.
         self._width = max(plan.info.shape[1], 1) if self._by_rows else 1
         self._length = max(STRETCH // self._width, _ROWS) if self._by_rows else STRETCH
-        self._members = [self._array(part) for part in plan.members]
-        self._base = self._array(plan.base) if plan.base else None
-        self._extra = [self._array(part) for part in plan.extra]
+
+    @cached_property
+    def _where(self) -> NDArray[np.uintp] | None:
+        """Where the members' numbers are in memory, if they are of one kind and in one row."""
+        kind = self.plan.members[0].info.kind
+        if self._by_rows or any(part.info.kind is not kind for part in self.plan.members):
+            return None
+        where = np.array([part.address() for part in self.plan.members], dtype=np.uintp)
+        aligned = not (where % np.uintp(kind.bytes)).any()
+        return where if aligned and where.all() else None
+
+    @cached_property
+    def _members(self) -> list[NDArray]:
+        return [self._array(part) for part in self.plan.members]
+
+    @cached_property
+    def _others(self) -> tuple[NDArray | None, list[NDArray]]:
+        """The base's numbers, and the method's own."""
+        base = self._array(self.plan.base) if self.plan.base else None
+        return base, [self._array(part) for part in self.plan.extra]
 
     def _array(self, part: Part) -> NDArray:
         return part.array() if self._by_rows else part.array().reshape(-1)
@@ -108,14 +129,27 @@ class _Tensor:
         """The numbers from there on, of every member."""
         begin = start // self._width
         part = slice(begin, begin + self._length)
+        base, extra = self._others
         return Stretch(
             self.plan.name,
             begin // self._length,
-            [array[part] for array in self._members],
+            self._part(part),
             self.plan.places,
-            None if self._base is None else self._base[part],
-            self._extra if self._by_rows else [array[part] for array in self._extra],
+            None if base is None else base[part],
+            extra if self._by_rows else [array[part] for array in extra],
         )
+
+    def _part(self, part: slice) -> Sequence[NDArray]:
+        """The members' numbers there."""
+
+        def made() -> list[NDArray]:
+            return [array[part] for array in self._members]
+
+        if self._where is None:
+            return made()
+        kind, size = self.plan.members[0].info.kind, self.plan.info.size
+        where = self._where + np.uintp(part.start * kind.bytes)
+        return Located(kind.numpy(), where, (len(range(size)[part]),), made)
 
     def blended(self, start: int) -> NDArray:
         """The finished numbers of a stretch, in the kind they are wanted in."""
@@ -185,14 +219,14 @@ def copied(plans: Sequence[Plan]) -> tuple[dict[str, NDArray], Sink]:
 
 
 def blend(
-    plans: Sequence[Plan], sink: Sink, beside: Sequence[Callable[[], object]] = ()
-) -> Iterator[int]:
+    plans: Sequence[Plan], sink: Sink, beside: Sequence[Callable[[], int]] = ()
+) -> Generator[int, None, None]:
     """Computes tensors and hands their stretches to a sink, in no certain order.
 
     Args:
         plans: the tensors.
         sink: called from several threads.
-        beside: other work for the same threads, done first.
+        beside: other work for the same threads; says how many numbers it counts as.
 
     Yields:
         Now and then, how many numbers of all members were worked off since the last time.
@@ -200,36 +234,61 @@ def blend(
     Raises:
         WeightsError: if a member holds NaN or infinity, or the result does.
     """
-
-    def one(tensor: _Tensor, start: int) -> int:
-        numbers = tensor.blended(start)
-        sink(tensor.plan.name, start, numbers)
-        return numbers.size * len(tensor.plan.members)
-
-    def idle(task: Callable[[], object]) -> int:
-        task()
-        return 0
-
-    def work() -> Iterator[Callable[[], int]]:
-        for task in beside:
-            yield lambda task=task: idle(task)
-        for plan in plans:
-            tensor = _Tensor(plan)
-            for start in tensor.starts:
-                yield lambda tensor=tensor, start=start: one(tensor, start)
-
     threads = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
+    # A long task for each thread comes last: they begin at one time, and the disk has that time
+    # to take in what was made.
+    early = max(len(beside) - threads, 0)
+    tasks = chain(beside[:early], _tasks(plans, sink), beside[early:])
+    turn, stopped = Lock(), Event()
+    worked: SimpleQueue[int | None] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            while not stopped.is_set():
+                with turn:
+                    task = next(tasks, None)
+                if task is None:
+                    break
+                worked.put(task())
+        except BaseException:
+            stopped.set()
+            raise
+        finally:
+            worked.put(None)
+
     pool = ThreadPoolExecutor(threads, initializer=partial(np.setbufsize, _WIDENED))
-    finished: SimpleQueue[Future[int]] = SimpleQueue()
-    waiting = 0
     try:
-        for task in work():
-            pool.submit(task).add_done_callback(finished.put)
-            waiting += 1
-            if waiting >= threads * _AHEAD:
-                yield finished.get().result()
-                waiting -= 1
-        for _ in range(waiting):
-            yield finished.get().result()
+        workers = [pool.submit(work) for _ in range(threads)]
+        for _ in workers:
+            while (numbers := worked.get()) is not None:
+                yield numbers
+        for worker in workers:
+            worker.result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        stopped.set()
+        pool.shutdown()
+
+
+def _tasks(plans: Sequence[Plan], sink: Sink) -> Iterator[Callable[[], int]]:
+    """Pieces of work of about a stretch: a part of a large tensor, or many small tensors."""
+
+    def work(stretches: Sequence[tuple[_Tensor, int]]) -> int:
+        done = 0
+        for tensor, start in stretches:
+            numbers = tensor.blended(start)
+            sink(tensor.plan.name, start, numbers)
+            done += numbers.size * len(tensor.plan.members)
+        return done
+
+    together: list[tuple[_Tensor, int]] = []
+    size = 0
+    for plan in plans:
+        tensor = _Tensor(plan)
+        for start in tensor.starts:
+            together.append((tensor, start))
+            size += min(plan.info.size, tensor.starts.step)
+            if size >= STRETCH:
+                yield partial(work, together)
+                together, size = [], 0
+    if together:
+        yield partial(work, together)

@@ -46,7 +46,9 @@ class Recipe:
         every = [*soup.members, *base, *taken, *self.statistics]
         held = holdings([member.source for member in every])
         self._held = {id(member): one for member, one in zip(every, held, strict=True)}
+        self._held_by_members = [(one, self._held[id(one)]) for one in soup.members]
         self._aliases = {id(member): member.source.aliases for member in every}
+        self._any_tied = any(self._aliases.values())
 
     @cached_property
     def places(self) -> list[int]:
@@ -88,7 +90,8 @@ class Recipe:
         # Tensors that are made of the same numbers in the same way are tied, and computed once.
         tied: dict[Hashable, list[str]] = {}
         for name, (blended, parts) in origins.items():
-            tied.setdefault((blended, *map(self._numbers, parts)), []).append(name)
+            key = (blended, *map(self._numbers, parts)) if self._any_tied else name
+            tied.setdefault(key, []).append(name)
         plans = []
         for names in map(sorted, tied.values()):
             # What the first member left out as a copy is written only if it no longer is one.
@@ -135,13 +138,11 @@ class Recipe:
                         remedy="give a pattern of what it has",
                     )
                 return False, [part]
-        members = self._soup.members
-        parts = [self._part(member, name) for member in members]
-        first = parts[0]
+        first = self._part(self._first, name)
         assert first is not None
         if not self._soup.rules.averaged(name) or not first.info.kind.floating:
             return False, [first]
-        return True, [part for part in parts if part is not None]
+        return True, [Part(one, held[name]) for one, held in self._held_by_members if name in held]
 
     def _part(self, member: Member, name: str) -> Part | None:
         """A tensor of a member, which may store it under another name that is tied to it."""

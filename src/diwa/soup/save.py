@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from diwa.atomic import replacing, swapping_folder
@@ -99,7 +100,7 @@ def _write(
     unknown = {str(member.path): _UNKNOWN for member in involved}
     infos = soup.infos
     writers: dict[str, FileWriter] = {}
-    written = {plan.name: plan.written for plan in plans}
+    aliases = {plan.name: plan.written for plan in plans}
     with ExitStack() as stack:
         opened = []
         for path, names in files.items():
@@ -108,19 +109,50 @@ def _write(
             opened.append(writer)
             writers.update(dict.fromkeys(names, writer))
 
-        def sink(name: str, start: int, numbers: NDArray) -> None:
-            for alias in written[name]:
-                writers[alias].put(alias, start, numbers)
+        written = _Countdown(sum(plan.info.size for plan in plans))
 
-        # Each file's SHA-256 is worked out beside, by the same threads, while its pages are warm.
-        hashing = [partial(getattr, member.source, "digest") for member in involved]
+        def sink(name: str, start: int, numbers: NDArray) -> None:
+            for alias in aliases[name]:
+                writers[alias].put(alias, start, numbers)
+            written.count(numbers.size)
+
+        def hashed(member: Member) -> int:
+            _ = member.source.digest
+            return sum(info.size for info in member.source.tensors.values())
+
+        # Each file's SHA-256 is worked out by the same threads, while its pages are warm.
+        hashing = [partial(hashed, member) for member in involved]
         total = sum(plan.info.size * len(plan.members) for plan in plans)
+        total += sum(info.size for one in involved for info in one.source.tensors.values())
         with progress.task(f"merging {len(soup.members)} files", total) as task:
             for done in blend(plans, sink, beside=hashing):
                 task.advance(done)
+                if written.is_over():
+                    for writer in opened:
+                        writer.flush()
         known = {str(member.path): member.source.digest for member in involved}
         for writer in opened:
             writer.describe(_metadata(soup, known))
+
+
+class _Countdown:
+    """Tells, once, when as many things were counted as there were to be."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+        self._turn = Lock()
+
+    def count(self, things: int) -> None:
+        """So many are done."""
+        with self._turn:
+            self._left -= things
+
+    def is_over(self) -> bool:
+        """Whether nothing is left, and nobody was told so."""
+        with self._turn:
+            over = self._left == 0
+            self._left -= over
+            return over
 
 
 def _metadata(soup: Soup, digests: Mapping[str, str]) -> dict[str, str]:

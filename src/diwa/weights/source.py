@@ -68,6 +68,11 @@ class Source(ABC):
     def array(self, name: str) -> NDArray:
         """A tensor, in the numbers it is stored in; not to be written to."""
 
+    def address(self, name: str) -> int:
+        """Where in memory a tensor's numbers lie without gaps; 0 if that is not known."""
+        del name
+        return 0
+
     @property
     def digests(self) -> dict[str, str]:
         """The SHA-256 of each file, worked out once."""
@@ -184,6 +189,14 @@ class SafetensorsFile(Source):
         )
         return flat.reshape(info.shape)
 
+    def address(self, name: str) -> int:
+        """Where the file is in memory, and there the tensor."""
+        return self._address + self._header.start(name)
+
+    @cached_property
+    def _address(self) -> int:
+        return np.frombuffer(self._bytes, np.uint8).__array_interface__["data"][0]
+
 
 def _header(file: BinaryIO, path: Path) -> Header:
     try:
@@ -255,6 +268,10 @@ class ShardedFolder(Source):
     def array(self, name: str) -> NDArray:
         """A tensor; its bytes are read when they are looked at."""
         return self._shards[self._place[name]].array(name)
+
+    def address(self, name: str) -> int:
+        """Where its shard has it."""
+        return self._shards[self._place[name]].address(name)
 
 
 def open_source(path: Path | str) -> Source:

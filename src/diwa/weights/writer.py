@@ -121,6 +121,10 @@ class FileWriter:
         flat = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
         self._write(flat.data, self._header.start(name) + at * kind.bytes)
 
+    def flush(self) -> None:
+        """Waits until the disk has what was put so far, so that there is less to wait for later."""
+        os.fsync(self._file)
+
     def _write(self, content: memoryview, at: int) -> None:
         while content:
             done = self._write_some(content[:_AT_ONCE], at)

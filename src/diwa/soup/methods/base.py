@@ -11,6 +11,7 @@ import numpy as np
 
 from diwa.spec import Spec
 from diwa.weights.kinds import widened
+from diwa.weights.sums import summed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,11 +65,7 @@ class Stretch:
 
     def mean(self) -> NDArray:
         """The members' mean in float64."""
-        every = iter(self)
-        total = next(every).astype(np.float64)
-        for numbers in every:
-            np.add(total, numbers, out=total)
-        return np.divide(total, len(self), out=total)
+        return summed(self.members, divisor=len(self))
 
 
 class Method(Spec, frozen=True, kw_only=True):

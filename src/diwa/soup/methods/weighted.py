@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from diwa.errors import SpecError
 from diwa.soup.methods.base import Method, Stretch
+from diwa.weights.sums import summed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +49,4 @@ class Weighted(Method, frozen=True, kw_only=True):
         """The weighted mean."""
         del known
         shares = self.coefficients(len(stretch))
-        total = np.zeros(stretch.members[0].shape)
-        for place, numbers in zip(stretch.places, stretch, strict=True):
-            total += np.multiply(numbers, shares[place], dtype=np.float64)
-        return total
+        return summed(stretch.members, [shares[place] for place in stretch.places])
