@@ -31,7 +31,7 @@ class CompiledSums(BuildHookInterface):
         """Puts the library beside its source, and marks the wheel as one for this platform."""
         del version
         room = Path(self.root) / ROOM
-        library = room / "_sums.so"
+        library = room / "sums.compiled"  # of no kind that Python takes for a module
         trouble = compiled(room / "sums.c", library)
         if trouble:
             self.app.display_warning(

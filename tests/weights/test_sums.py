@@ -44,7 +44,7 @@ def loop(build: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Compile
     """The loop as it is compiled here and now, whatever the installation has."""
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
-    library = tmp_path_factory.mktemp("library") / "_sums.so"
+    library = tmp_path_factory.mktemp("library") / "sums.compiled"
     assert build.compiled(Path(sums.__file__).with_name("sums.c"), library) == ""
     return Compiled(library)
 
@@ -217,14 +217,14 @@ def test_this_installation_has_the_loop(build: ModuleType) -> None:
 
 
 def test_no_library_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(OSError, match=r"_sums\.so"):
-        Compiled(tmp_path / "_sums.so")
-    monkeypatch.setattr(sums, "LIBRARY", tmp_path / "_sums.so")
+    with pytest.raises(OSError, match=r"sums\.compiled"):
+        Compiled(tmp_path / "sums.compiled")
+    monkeypatch.setattr(sums, "LIBRARY", tmp_path / "sums.compiled")
     assert sums._compiled() is None
 
 
 def test_a_library_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sums, "LIBRARY", tmp_path / "_sums.so")
+    monkeypatch.setattr(sums, "LIBRARY", tmp_path / "sums.compiled")
     sums.LIBRARY.write_bytes(b"\x7fELF, or so it says")
     assert sums._compiled() is None
 
@@ -236,7 +236,7 @@ def test_a_library_of_another_version(
         pytest.skip("no C compiler")
     source = tmp_path / "sums.c"
     source.write_text("void diwa_sum_f32_0(void) {}\n")
-    monkeypatch.setattr(sums, "LIBRARY", tmp_path / "_sums.so")
+    monkeypatch.setattr(sums, "LIBRARY", tmp_path / "sums.compiled")
     assert build.compiled(source, sums.LIBRARY) == ""
     with pytest.raises(AttributeError):
         Compiled(sums.LIBRARY)
@@ -247,7 +247,7 @@ def test_a_library_of_another_version(
 def test_a_build_that_fails_says_why_and_leaves_no_old_library(
     build: ModuleType, tmp_path: Path, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, library = tmp_path / "sums.c", tmp_path / "_sums.so"
+    source, library = tmp_path / "sums.c", tmp_path / "sums.compiled"
     source.write_text("int nothing;\n")
     library.write_bytes(b"old")
     if trouble == "no compiler":

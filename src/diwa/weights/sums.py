@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Where the installation puts the compiled loop.
-LIBRARY = Path(__file__).with_name("_sums.so")
+LIBRARY = Path(__file__).with_name("sums.compiled")
 #: The loop for each kind of number, by what `sums.c` calls it.
 _LOOPS = {"float32": "diwa_sum_f32_1", "bfloat16": "diwa_sum_bf16_1"}
 
