@@ -1,9 +1,10 @@
 """What merging costs, against other ways to do it, all in one run.
 
-1. In process, 20 ResNet-50s: `diwa.merge` against one read and one addition of every byte (NumPy
-   on memory-mapped files, float32, both cores), against loading and adding everything with torch,
-   and against `torch.optim.swa_utils.AveragedModel`. The rounds alternate, so that a slow minute
-   hurts all sides.
+1. In process, 20 ResNet-50s: `diwa.merge`, also as it is where nothing could be compiled, against
+   one read and one addition of every byte (NumPy on memory-mapped files, float32, both cores),
+   against loading and adding everything with torch, and against
+   `torch.optim.swa_utils.AveragedModel`. The rounds alternate, so that a slow minute hurts all
+   sides.
 2. As commands, start of the interpreter and writing included: `diwa merge`, a script with a
    torch.load loop, and timm's averaging done by hand, on the same files.
 3. A small transformers model in 5 copies: `diwa merge` against mergekit, if --mergekit says where
@@ -28,6 +29,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import timm
@@ -36,6 +38,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import diwa
+from diwa.weights import sums
 from diwa.weights.source import SafetensorsFile
 
 Rounds = dict[str, list[float]]
@@ -81,6 +84,12 @@ def ours(paths: Sequence[Path]) -> None:
     """Every tensor of the mean, through the public API."""
     for _ in diwa.merge(paths).arrays():
         pass
+
+
+def ours_by_numpy(paths: Sequence[Path]) -> None:
+    """The same where there was no C compiler when the package was installed."""
+    with mock.patch.object(sums, "COMPILED", None):
+        ours(paths)
 
 
 def read_and_add(paths: Sequence[Path]) -> None:
@@ -264,6 +273,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     told: dict[str, Any] = {}
+    if sums.COMPILED is None:
+        print("this installation has no compiled loop: install it again where there is a compiler")
     with tempfile.TemporaryDirectory(dir=given.place) as name:
         place = Path(name)
         paths = make_resnets(place, given.members, given.backbone)
@@ -271,6 +282,7 @@ def main() -> None:
         told["in_process"] = alternating(
             {
                 "diwa.merge": lambda: ours(paths),
+                "diwa.merge, nothing compiled": lambda: ours_by_numpy(paths),
                 "one read": lambda: read_only(paths),
                 "one read and one addition": lambda: read_and_add(paths),
                 "load everything": lambda: load_everything(paths),
@@ -301,7 +313,12 @@ def main() -> None:
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         settings = {key: str(value) for key, value in vars(given).items() if key == "members"}
-        machine = {"cores": os.cpu_count(), "torch": torch.__version__, "numpy": np.__version__}
+        machine = {
+            "cores": os.cpu_count(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "compiled": sums.COMPILED is not None,
+        }
         content = {"settings": settings, "machine": machine, **told}
         given.out.write_text(json.dumps(content, indent=2) + "\n")
 

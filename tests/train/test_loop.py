@@ -427,7 +427,6 @@ def test_a_run_that_diverges_can_be_read_and_resumed(
             pass
 
     here = Workplace(benchmark=shapes, store=Store(tmp_path / "stopped"), device="cpu")
-    before = signal.getsignal(signal.SIGINT)  # in a background job it is to ignore the signal
     with pytest.raises(KeyboardInterrupt):
         train_run(wild, here, observers=[Interrupting()])
     assert outcome(train_run(wild, here)) == outcome(whole)
