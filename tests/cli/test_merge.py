@@ -15,6 +15,7 @@ import torch
 
 import diwa
 from diwa.cli.main import main
+from diwa.weights.member import said_by
 from diwa.weights.writer import FileWriter
 
 Make = Callable[..., Path]
@@ -63,6 +64,28 @@ def test_show_tells_the_rules(three: list[str], tmp_path: Path, capsys: Capture)
     assert "  skip: n*  f?.*\n  dtype: bf16\n" in shown
 
 
+def test_show_tells_of_a_last_layer_that_was_trained_again(
+    make_member: Make, three: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    merged = diwa.merge(three).save(tmp_path / "merged.safetensors")
+    about = {
+        "model": {"backbone": "resnet50", "classes": ["a", "b"]},
+        "retrained": {
+            "domain": "[b]sketch",
+            "images": 1571,
+            "strength": 0.01,
+            "tensors_sha256": "0" * 64,
+            "of": {**said_by(diwa.open_source(merged)), "score": 0.918},
+        },
+    }
+    assert main(["show", str(make_member("head", about, w=[1.0]))]) == 0
+    shown = capsys.readouterr().out
+    assert "last layer trained again on 1,571 images of [b]sketch, strength 0.01\n" in shown
+    assert f"the encoder is that of a soup\nmade by diwa {diwa.__version__}: uniform, of" in shown
+    assert shown.count("0.3333") == 3
+    assert "validation accuracy before: 91.8 %" in shown
+
+
 @pytest.mark.parametrize(
     "about",
     [
@@ -77,6 +100,9 @@ def test_show_tells_the_rules(three: list[str], tmp_path: Path, capsys: Capture)
         {"model": [1]},
         {"model": {"classes": 5}},
         {"score": "x"},
+        {"retrained": {}},
+        {"retrained": {"images": "many", "domain": "d", "strength": 1.0, "of": {}}},
+        {"retrained": {"images": 1, "domain": "d", "strength": 1.0, "of": 5}},
     ],
     ids=str,
 )

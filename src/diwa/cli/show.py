@@ -72,6 +72,8 @@ def _told(described: Description) -> list[str]:
     try:
         if "soup" in about:
             lines += _of_soup(about["soup"])
+        if "retrained" in about:
+            lines += _of_last_layer(about["retrained"])
         if "model" in about:
             model = about["model"]
             classes = len(model.get("classes", ()))
@@ -84,6 +86,20 @@ def _told(described: Description) -> list[str]:
             remedy="mistrust it; --json shows it as it is",
         ) from error
     return lines
+
+
+def _of_last_layer(retrained: dict[str, Any]) -> Iterator[str]:
+    """What a last layer was trained on, and what the encoder under it is."""
+    yield (
+        f"last layer trained again on {retrained['images']:,} images of "
+        f"{_plain(retrained['domain'])}, strength {retrained['strength']:g}"
+    )
+    of = retrained["of"]
+    if "soup" in of:
+        yield "the encoder is that of a soup"
+        yield from _of_soup(of["soup"])
+    if of.get("score") is not None:
+        yield f"validation accuracy before: {100 * of['score']:.1f} %"
 
 
 def _of_soup(soup: dict[str, Any]) -> Iterator[str]:
