@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -33,9 +35,13 @@ def put(part: Path, text: str) -> None:
     (part / "a" if part.is_dir() else part).write_text(text)
 
 
+def _in_the_way(folder: Path) -> str:
+    return "" if names(folder) == ["a"] else "other things"
+
+
 def swapping(path: Path) -> AbstractContextManager[Path]:
     """Replaces folders that hold nothing but one file, `a`."""
-    return swapping_folder(path, mark=lambda folder: names(folder) == ["a"])
+    return swapping_folder(path, in_the_way=_in_the_way)
 
 
 both = pytest.mark.parametrize("way", [replacing, replacing_folder, swapping])
@@ -199,10 +205,10 @@ def test_a_folder_is_replaced(things: Path) -> None:
 
 
 def test_an_empty_folder_is_replaced_whatever_the_mark(tmp_path: Path) -> None:
-    with swapping_folder(tmp_path / "new", mark=lambda _: False) as part:
+    with swapping_folder(tmp_path / "new", in_the_way=lambda _: "other things") as part:
         put(part, "one")
     (tmp_path / "empty").mkdir()
-    with swapping_folder(tmp_path / "empty", mark=lambda _: False) as part:
+    with swapping_folder(tmp_path / "empty", in_the_way=lambda _: "other things") as part:
         put(part, "two")
     assert (tmp_path / "empty" / "a").read_text() == "two"
     assert names(tmp_path) == ["empty", "new"]
@@ -298,3 +304,27 @@ def test_the_folder_one_is_in_stays(
         pytest.fail("nothing has to be made for that")
     assert os.path.samefile(things, ".")
     assert (things / "a").read_text() == "old"
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib\n"
+        "from diwa.atomic import swapping_folder\n"
+        f"with swapping_folder(pathlib.Path({str(tmp_path / 'a[1]')!r}), in_the_way=str) as part:\n"
+        "    (part / 'half').write_text('half')\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    for _ in range(2):
+        run = subprocess.run([sys.executable, "-c", program], check=False)
+        assert run.returncode == -9
+    left = names(tmp_path)
+    assert len(left) == 2
+    assert all(name.startswith(".a[1].") for name in left)
+    foreign = tmp_path / ".a[1].elsewhere-1-123456.part"
+    alive = tmp_path / left[0].replace(left[0].rsplit("-", 2)[1], str(os.getpid()))
+    for folder in (foreign, alive):
+        folder.mkdir()
+    with swapping(tmp_path / "a[1]") as part:
+        put(part, "whole")
+    found = {path.name for path in tmp_path.iterdir()}
+    assert found == {"a[1]", foreign.name, alive.name}, "nobody's who may still be at it"

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from diwa.sweep.spec import SweepSpec as SweepSpec
     from diwa.train.loop import train_run as train_run
     from diwa.train.workplace import Workplace as Workplace
+    from diwa.weights.describe import Description as Description
+    from diwa.weights.describe import describe as describe
     from diwa.weights.member import Member as Member
     from diwa.weights.running import RunningMean as RunningMean
     from diwa.weights.source import Source as Source
@@ -66,6 +68,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Benchmark": "diwa.data.benchmark",
     "DATASETS": "diwa.data.sets",
+    "Description": "diwa.weights.describe",
     "DiwaError": "diwa.errors",
     "Domain": "diwa.data.benchmark",
     "Harvest": "diwa.sweep.harvest",
@@ -95,6 +98,7 @@ _HOMES = {
     "add_data": "diwa.data.install",
     "build_network": "diwa.models.network",
     "check": "diwa.analysis.check",
+    "describe": "diwa.weights.describe",
     "ensemble": "diwa.evaluate.predictions",
     "get_data": "diwa.data.get",
     "greedy": "diwa.soup.greedy",

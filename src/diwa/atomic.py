@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import shutil
+import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,7 +17,29 @@ from diwa.errors import StoreError
 
 
 def _beside(path: Path) -> Path:
-    return path.parent / f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:6]}.part"
+    host = re.sub(r"\W", "_", socket.gethostname())
+    return path.parent / f".{path.name}.{host}-{os.getpid()}-{uuid.uuid4().hex[:6]}.part"
+
+
+def _remove_left_over(path: Path) -> None:
+    """Removes what processes of this machine that are no more have left beside a folder."""
+    own = _beside(path).name.rsplit("-", 2)[0]
+    for part in path.parent.glob(glob.escape(f"{own}-") + "*.part"):
+        number = part.name.removeprefix(f"{own}-").partition("-")[0]
+        if number.isdecimal() and not _runs(int(number)):
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+    if os.name == "nt":  # where to ask is to kill
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's
+    return True
 
 
 @contextmanager
@@ -89,12 +114,12 @@ def _rename_unless_there(part: Path, path: Path) -> None:
 
 
 @contextmanager
-def swapping_folder(path: Path, *, mark: Callable[[Path], bool]) -> Iterator[Path]:
+def swapping_folder(path: Path, *, in_the_way: Callable[[Path], str]) -> Iterator[Path]:
     """The same for a folder that may be there already; a foreign one is never replaced.
 
     Args:
         path: the folder; where it is a link, what that leads to.
-        mark: whether an existing folder may be replaced.
+        in_the_way: what an existing folder holds that must not be lost; empty if nothing.
 
     Raises:
         StoreError: if it may not be, or the place can't be written.
@@ -102,15 +127,17 @@ def swapping_folder(path: Path, *, mark: Callable[[Path], bool]) -> Iterator[Pat
     place = Path(os.path.realpath(path))
     part = _beside(place)
     try:
-        _check_free(path, mark)
+        _check_free(path, in_the_way)
         part.mkdir(parents=True)
         yield part
         for written in part.iterdir():
             with written.open("rb") as file:
                 os.fsync(file.fileno())
         # Somebody may have put something there while this was being written.
-        _check_free(path, mark)
+        _check_free(path, in_the_way)
         _swap(part, place)
+        # Not earlier, for it may be all there is of the folder that was to be replaced.
+        _remove_left_over(place)
     except OSError as error:
         raise StoreError(
             f"{path}: can't be written ({error.strerror or error})",
@@ -120,13 +147,12 @@ def swapping_folder(path: Path, *, mark: Callable[[Path], bool]) -> Iterator[Pat
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _check_free(path: Path, mark: Callable[[Path], bool]) -> None:
+def _check_free(path: Path, in_the_way: Callable[[Path], str]) -> None:
     if not path.is_dir():
         return
-    if any(path.iterdir()) and not mark(path):
-        raise StoreError(
-            f"{path}: is a folder with other things in it", remedy="choose a new place"
-        )
+    held = in_the_way(path) if any(path.iterdir()) else ""
+    if held:
+        raise StoreError(f"{path}: is a folder with {held} in it", remedy="choose a new place")
     # A shell would be left in a folder that is gone.
     if path.samefile(Path()):
         raise StoreError(f"{path}: is the folder you are in", remedy="choose a new place")

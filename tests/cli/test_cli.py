@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -217,6 +218,72 @@ def test_each_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> No
     shown = capsys.readouterr().out
     assert f"usage: diwa {verb}" in shown
     assert "--json" in shown
+
+
+@pytest.mark.parametrize("more", [["--skip", "b"], ["--skip=b"], ["--json", "--skip", "b"]])
+def test_a_flag_given_twice_is_refused(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The second would undo the first, and nobody would see it."""
+    assert main(["merge", "a", "b", "--out", "c", "--skip", "a", *more]) == 2
+    said = capsys.readouterr()
+    told = "--skip: given twice; name all its values after one, as in --skip A B"
+    assert (said.out, said.err) == ("", f"error: {told}\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        ("sweep x --target a --hparams lr=1 --hparams batch_size=4", "--hparams"),
+        ("sweep x --target a --domains a --domains b --steps 1 --steps 2", ""),
+        ("check a b --domain x --json --domain y", "--domain"),
+        ("merge a b --out c --method weighted --weights 1 --weights 2", "--weights"),
+        ("merge a b --out c --take-from a b --take_from c d", ""),
+    ],
+)
+def test_which_flags_may_be_given_twice(
+    command: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(command.split())
+    except SystemExit as stopped:
+        code = stopped.code
+    assert (": given twice; " in capsys.readouterr().err) == bool(flag)
+    assert code == (2 if flag else code)
+
+
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [
+        ("merge", "stopped\n"),
+        ("check", "stopped\n"),
+        ("sweep", "stopped; the same command goes on where this one stopped\n"),
+    ],
+)
+def test_ctrl_c_promises_no_more_than_is_true(
+    verb: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(given: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("diwa.cli.main._run", stopped)
+    assert main([verb, "x"]) == 130
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
+@pytest.mark.parametrize("flags", ["--help", "--version"])
+def test_nobody_reads_on(flags: str) -> None:
+    program = f"{sys.executable} -m diwa.cli.main {flags}"
+    closed = subprocess.run(f"{program} | true", shell=True, capture_output=True, check=True)
+    assert closed.stderr == b""
+
+
+def test_a_terminal_of_few_signs(tmp_path: Path) -> None:
+    program = "from diwa.cli.main import entry; print('°', flush=True)"
+    run = "import sys, diwa.cli.main as m; m.main = lambda: print('2°') or 0; m.entry()"
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    assert subprocess.run([sys.executable, "-c", program], env=env, check=False).returncode == 1
+    told = subprocess.run([sys.executable, "-c", run], env=env, capture_output=True, check=True)
+    assert told.stdout == b"2?\n"
 
 
 def test_the_overview_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:

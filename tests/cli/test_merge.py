@@ -119,6 +119,35 @@ def test_show_of_a_file_that_says_odd_things_of_itself(
     assert json.loads(capsys.readouterr().out)["about"] == about
 
 
+@pytest.mark.parametrize("flags", [["--only"], ["--skip", "--json"]])
+def test_a_flag_without_its_pattern(three: list[str], flags: list[str], capsys: Capture) -> None:
+    assert main(["merge", *three, "--out", "x", *flags]) == 1
+    why = f"{flags[0]}: no pattern after it; give one, e.g. 'head.*'"
+    assert capsys.readouterr().err == f"error: {why}\n"
+
+
+def test_no_files(three: list[str], tmp_path: Path, capsys: Capture) -> None:
+    assert main(["merge", "--out", "x", "--only", "fc.*", *three]) == 1
+    why = "no FILE to merge; name them before the flags: diwa merge FILE FILE --out OUT"
+    assert capsys.readouterr().err == f"error: {why}\n"
+    assert main(["check"]) == 3
+    assert capsys.readouterr().err == "error: no FILE to check; name them before the flags\n"
+    assert main(["check", *three, "--model", "resnet50"]) == 3
+    why = "model resnet50: nothing to measure it with; pass --data FOLDER"
+    assert capsys.readouterr().err == f"error: {why}\n"
+
+
+def test_check_of_copies_suggests_no_merge(
+    three: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    copy = tmp_path / "copy.safetensors"
+    copy.write_bytes(Path(three[0]).read_bytes())
+    assert main(["check", three[0], str(copy)]) == 0
+    shown = capsys.readouterr().out
+    assert "Nothing to gain" in shown
+    assert "next:" not in shown
+
+
 def test_ctrl_c_says_that_nothing_was_written(
     three: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

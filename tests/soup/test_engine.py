@@ -514,6 +514,40 @@ def test_what_is_taken_over_stays_infinite_where_its_kind_can(tmp_path: Path) ->
         merged([path, path], skip="mask", dtype="fp8_e4m3")
 
 
+def test_not_finite_and_taken_over_is_told(tmp_path: Path) -> None:
+    odd = np.array([1, math.nan], np.float32)
+    one = write(tmp_path / "one", w=np.ones(1), odd=odd, mask=-odd / 0.5)
+    two = write(tmp_path / "two", w=np.ones(1), odd=np.ones(2), mask=np.ones(2))
+    told = f"holds NaN or infinity, taken over as {one} has it: "
+    assert diwa.merge([one, two], only="w").notes == [f"{told}mask, odd"]
+    assert diwa.merge([two, two], skip="mask", take_from=[(one, "odd")]).notes == [f"{told}odd"]
+    assert diwa.merge([two, one], only="w").notes == []
+
+
+@pytest.mark.parametrize("dtype", ["", "bf16", "fp8_e4m3"])
+def test_variances_below_0_are_refused(tmp_path: Path, dtype: str) -> None:
+    """Past the members, as seen from the base, they may well be."""
+    name = "bn.running_var"
+    base = write(tmp_path / "base", **{name: np.array([4.0, 1.0]), "w": np.array([4.0])})
+    paths = [
+        write(tmp_path / f"m{n}", **{name: np.array([1.0, 1.0]), "w": np.array([1.0])})
+        for n in range(2)
+    ]
+    how: dict[str, Any] = {"method": "arithmetic", "base": base, "dtype": dtype}
+    assert merged(paths, scale=0.5, **how)[name].astype(float).tolist() == [1.0, 1.0]
+    with pytest.raises(WeightsError) as caught:
+        merged(paths, scale=1.0, **how)
+    assert str(caught.value) == (
+        f"{name!r}: the arithmetic merge makes variances negative, of which batch norm makes NaN; "
+        "choose milder settings, or pass --skip '*running_*' and recalibrate"
+    )
+    found = merged(paths, scale=1.0, skip="*running_*", **how)
+    assert found["w"].astype(float).tolist() == [-2.0], "other numbers may be negative"
+    # Who has negative ones already knows what they mean.
+    odd = write(tmp_path / "odd", **{name: np.array([-1.0, 1.0]), "w": np.array([1.0])})
+    assert merged([odd, odd], scale=1.0, **how)[name].astype(float).tolist() == [-6.0, 1.0]
+
+
 @pytest.mark.parametrize("method", ["fisher", "regmean"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_statistics_that_are_not_finite(tmp_path: Path, method: str, value: float) -> None:

@@ -334,6 +334,20 @@ def test_fisher(write: Write) -> None:
     assert backwards.tolist() == found.tolist()
 
 
+def test_fisher_averages_running_statistics_plainly(write: Write) -> None:
+    """There are no gradients of them; of anything else there must be."""
+    names = ("bn.running_mean", "bn.running_var")
+    paths = [write(f"m{n}", w=[float(n)], **{name: [4.0 * n] for name in names}) for n in (1, 2)]
+    files = [str(write(f"s{n}", w=[[1.0, 3.0][n]])) for n in range(2)]
+    soup = diwa.merge(paths, method="fisher", statistics_files=files)
+    found = {name: array.tolist() for name, array in soup.arrays()}
+    assert found == {"w": [1.75], names[0]: [6.0], names[1]: [6.0]}
+    assert soup.notes == [f"not in the statistics, so averaged plainly: {', '.join(names)}"]
+    more = [write(f"n{n}", w=[1.0], v=[1.0]) for n in range(2)]
+    with pytest.raises(WeightsError, match="has no statistics of 'v'"):
+        merged(more, method="fisher", statistics_files=files)
+
+
 def test_fisher_with_another_floor(write: Write) -> None:
     paths = [write("a", w=np.array([0], np.float32)), write("b", w=np.array([1], np.float32))]
     files = [

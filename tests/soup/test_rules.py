@@ -230,6 +230,15 @@ def test_notes_on_kinds_that_differ(make_member: Make) -> None:
     assert diwa.merge([one, two], dtype="fp32").notes == []
 
 
+def test_other_weights_in_a_file_are_told(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{n}.pt" for n in range(2)]
+    for path in paths:
+        held = {"w": torch.ones(2)}
+        torch.save({"model": held, "model_ema": held, "optimizer": {"w": held}}, path)
+    told = "also holds model_ema, which was not taken"
+    assert diwa.merge(paths).notes == [f"{path}: {told}" for path in paths]
+
+
 # -- tensors that share their numbers
 
 
@@ -249,6 +258,7 @@ def test_tied_tensors_are_merged_once_and_stay_tied(tied: list[Path]) -> None:
     assert found.keys() == {"embed", "head", "w"}
     assert found["embed"].tolist() == found["head"].tolist() == [2.0, 2.0]
     assert soup.about["tied"] == {"head": "embed"}
+    assert soup.notes == []
 
 
 @pytest.mark.parametrize("name", ["embed", "head"])
@@ -267,6 +277,7 @@ def test_a_rule_for_one_of_two_tied_tensors_is_kept(
         assert found[name].tolist() == [1.0, 1.0], rules
         assert found[other].tolist() == [2.0, 2.0], rules
         assert "tied" not in soup.about
+        assert soup.notes == [f"tied in {tied[0]}, but no longer: head and embed"]
     new = make_member("new", **{name: [9.0, 9.0, 9.0]})
     found = dict(diwa.merge(tied, take_from=[(new, name)]).arrays())
     assert found[name].tolist() == [9.0] * 3

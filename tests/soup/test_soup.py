@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import diwa
-from diwa.errors import StoreError, WeightsError
+from diwa.errors import SpecError, StoreError, WeightsError
 from diwa.soup.soup import Soup, Tried
 from diwa.weights import files
 from diwa.weights.member import Member
@@ -127,3 +127,22 @@ def test_a_soup_that_cannot_be_computed_leaves_the_old_file(
         Soup("uniform", (good, bad)).save(path)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_python_may_get_wrong(members: list[Member], tmp_path: Path) -> None:
+    path = str(members[0].path)
+    for given, said in [
+        ([{"w": torch.ones(1)}] * 2, "a dict is no file of weights; give paths or members; "),
+        (path, f"{path}: a single member; give a list of two or more"),
+        (members[0], "a single member; give a list of two or more"),
+    ]:
+        with pytest.raises(WeightsError) as caught:
+            diwa.merge(given)  # pyright: ignore[reportArgumentType]
+        assert said in str(caught.value)
+    for pairs in [(path, "w"), [path], [(path, "w", "n")], [(path, 5)]]:
+        with pytest.raises(SpecError, match=r"give a list of pairs: \[\(file, pattern\), \.\.\.\]"):
+            diwa.merge(members, take_from=pairs)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(WeightsError, match="shard size '2GB'; give a number of bytes"):
+        diwa.merge(members).save(tmp_path / "x", shard_size="2GB")  # pyright: ignore
+    with pytest.raises(WeightsError, match="a int is no running mean"):
+        diwa.RunningMean().merge(3)  # pyright: ignore[reportArgumentType]

@@ -425,3 +425,31 @@ def test_only_what_is_looked_at_is_read(tmp_path: Path) -> None:
     assert source.array("large")[0] == 0
     assert source.array("small").tolist() == [7]
     path.unlink()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such limit")
+@pytest.mark.parametrize(("most", "said"), [(1000, ""), (60, "beside so many others")])
+def test_more_files_than_may_be_open(tmp_path: Path, most: int, said: str) -> None:
+    """The limit is raised as far as the system allows, and named where that is not enough."""
+    path = saved(tmp_path / "w.safetensors", {"w": torch.ones(3)})
+    program = (
+        "import resource, sys\n"
+        "import diwa\n"
+        f"opened = [diwa.open_source({str(path)!r})]\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (50, {most}))\n"
+        "try:\n"
+        f"    opened += [diwa.open_source({str(path)!r}) for _ in range(100)]\n"
+        "except diwa.DiwaError as error:\n"
+        "    print(error)\n"
+        "else:\n"
+        "    print(len(opened))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    told = run.stdout.decode()
+    if said:
+        assert told.startswith(f"{path}: can't be opened beside so many others (")
+        assert told.endswith(
+            "; raise the limit (ulimit -n), or merge fewer files or larger shards\n"
+        )
+    else:
+        assert told == "101\n"

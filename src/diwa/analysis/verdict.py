@@ -28,6 +28,10 @@ Action = Literal["merge", "leave out", "ensemble"]
 CODES: dict[Action, int] = {"merge": 0, "leave out": 1, "ensemble": 2}
 
 
+#: How a verdict on copies of one model begins.
+_NOTHING = "Nothing to gain"
+
+
 class LeftOut(Spec, frozen=True, kw_only=True):
     """A member that does not belong into the average."""
 
@@ -56,6 +60,11 @@ class Verdict(Spec, frozen=True, kw_only=True):
     """What else to know, and what to do about it."""
     evidence: Evidence
     """All that was measured."""
+
+    @property
+    def gains(self) -> bool:
+        """Whether it names a merge that gives something new."""
+        return len(self.merge) > 1 and not self.sentence.startswith(_NOTHING)
 
 
 def decide(
@@ -114,7 +123,7 @@ def _sentence(
     names = [member.name for member in evidence.members]
     if action == "merge":
         if len(found.group) == 1:
-            return f"Nothing to gain: {_all(names, names)} are the same weights; use any of them."
+            return f"{_NOTHING}: {_all(names, names)} are the same weights; use any of them."
         return f"Merge {_all(names, names)}: {_why_merge(evidence, names, score)}."
     out = [*found.strangers, *found.useless, *found.copies]
     if action == "leave out":

@@ -10,7 +10,7 @@ import tyro
 
 from diwa.cli.console import progress, show_json
 from diwa.cli.options import DataFlags, DataOptions, Device, OptionalPath, open_data
-from diwa.errors import DiwaError
+from diwa.errors import DiwaError, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,6 +97,10 @@ def _verdict(
     from diwa.weights.locate import locate
     from diwa.weights.member import Member
 
+    if not files:
+        raise SpecError("no FILE to check", remedy="name them before the flags")
+    if model and data is None:
+        raise SpecError(f"model {model}: nothing to measure it with", remedy="pass --data FOLDER")
     told = progress()
     located = locate(files, folders=weights_in)
     members = [Member.from_source(one.source, one.name) for one in located]

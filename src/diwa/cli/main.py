@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, get_origin, get_type_hints
 
 from diwa.errors import DiwaError, SpecError
 from diwa.registry import Registry
@@ -31,10 +34,14 @@ _VERBS = {
     "show": ("diwa.cli.show:show", "show what a file of weights holds, and what it is made of"),
     "eval": ("diwa.cli.eval:evaluate", "score a soup or a run on the domains of a folder"),
 }
+#: Verbs that, stopped on the way, keep what is done.
+_GOES_ON = {"quickstart", "data", "sweep", "train", "soup", "retrain"}
+#: Flags that may be given again and again.
+_REPEATED = {"--take-from"}
 VERBS = Registry("verb", {name: home for name, (home, _) in _VERBS.items()}, group="diwa.verbs")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one per outcome
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
@@ -44,21 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one 
         0 for success, 1 for an error, 2 for wrong flags, 130 after Ctrl-C.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] in (["--version"], ["-V"]):
-        import diwa
-
-        print(f"diwa {diwa.__version__}")
-        return 0
-    if not given or given[0] in ("--help", "-h", "help"):
-        print(_help())
-        return 0 if given else 2
     try:
-        return _run(given)
+        code = _run(given)
+        sys.stdout.flush()
     except DiwaError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped; the same command goes on where this one stopped", file=sys.stderr)
+        more = "; the same command goes on where this one stopped"
+        print(f"stopped{more if given[0] in _GOES_ON else ''}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # Whoever read the output has closed it; there is nobody left to tell.
@@ -68,14 +69,27 @@ def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one 
         where = f"{error.filename}: " if error.filename else ""
         print(f"error: {where}{error.strerror or error}", file=sys.stderr)
         return 1
+    return code
 
 
 def entry() -> None:
     """The `diwa` command."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that has no sign for a degree shows another one.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     sys.exit(main())
 
 
 def _run(given: list[str]) -> int:
+    if given[:1] in (["--version"], ["-V"]):
+        import diwa
+
+        print(f"diwa {diwa.__version__}")
+        return 0
+    if not given or given[0] in ("--help", "-h", "help"):
+        print(_help())
+        return 0 if given else 2
     words = 2 if " ".join(given[:2]) in VERBS else 1
     verb, rest = " ".join(given[:words]), given[words:]
     if given[:2] == ["data", "show"]:
@@ -87,10 +101,37 @@ def _run(given: list[str]) -> int:
         return 2
     if getattr(call, "flags_depend_on_arguments", False):
         call = call(rest)
+    if twice := _given_twice(rest, call):
+        told = f"name all its values after one, as in {twice} A B"
+        print(f"error: {twice}: given twice; {told}", file=sys.stderr)
+        return 2
     import tyro  # after what a verb begins before its flags are read
 
     done = tyro.cli(call, prog=f"diwa {verb}", args=rest, config=(tyro.conf.FlagCreatePairsOff,))
     return done if isinstance(done, int) else 0
+
+
+def _given_twice(arguments: Sequence[str], call: Callable[..., Any]) -> str:
+    """A flag of several values that stands there twice: the second would silently undo the first.
+
+    Of flags with one value the last counts, as everywhere, so that scripts can add to commands.
+    """
+    flags = [word.partition("=")[0] for word in arguments if word.startswith("--")]
+    counts = Counter(flag.replace("_", "-") for flag in flags)
+    again = [flag for flag, count in counts.items() if count > 1 and flag not in _REPEATED]
+    if not again:
+        return ""
+    several = {f"--{name.replace('_', '-')}" for name in _several(get_type_hints(call))}
+    return next((flag for flag in again if flag in several), "")
+
+
+def _several(hints: Mapping[str, Any]) -> Iterator[str]:
+    """The names of what takes several values, those within specifications among them."""
+    for name, hint in hints.items():
+        if get_origin(hint) in (tuple, list, dict):
+            yield name
+        elif isinstance(hint, type) and hasattr(hint, "__struct_fields__"):
+            yield from _several(get_type_hints(hint))
 
 
 def _help() -> str:

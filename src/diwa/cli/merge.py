@@ -44,6 +44,7 @@ def command(arguments: Sequence[str]) -> Callable[..., int]:
     Raises:
         SpecError: for a method that nobody registered.
     """
+    _check_patterns(arguments)
     # The files are hashed for the manifest while all else is still being imported.
     ahead(arguments)
     import tyro
@@ -92,6 +93,14 @@ def command(arguments: Sequence[str]) -> Callable[..., int]:
     return merge
 
 
+def _check_patterns(arguments: Sequence[str]) -> None:
+    """Without a pattern, such a flag would mean the opposite of what it seems to."""
+    for place, argument in enumerate(arguments):
+        value = arguments[place + 1] if place + 1 < len(arguments) else "--"
+        if argument in ("--only", "--skip") and value.startswith("--"):
+            raise SpecError(f"{argument}: no pattern after it", remedy="give one, e.g. 'head.*'")
+
+
 def _known(arguments: Sequence[str]) -> str:
     """Every method, for who asks; to look for those of other packages takes a while."""
     return ", ".join(METHODS.names()) if {"-h", "--help"} & set(arguments) else ""
@@ -118,6 +127,10 @@ def _merge(
     from diwa.cli.console import progress, say, show_json
     from diwa.soup.merge import merge
 
+    if not files:
+        raise SpecError(
+            "no FILE to merge", remedy="name them before the flags: diwa merge FILE FILE --out OUT"
+        )
     soup = merge(
         members_of(files),
         method=settings,

@@ -43,7 +43,7 @@ def show_verdict(verdict: Verdict) -> None:
         _say(f"leave out {one.name}: {one.why}")
     say("")
     _say(verdict.sentence)
-    if verdict.action != "ensemble" and len(verdict.merge) > 1:
+    if verdict.gains:
         _show_command(verdict)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from diwa.errors import WeightsError
-from diwa.soup.methods.base import Method, Stretch
+from diwa.soup.methods.base import VARIANCE, Method, Stretch
 from diwa.weights.header import TensorInfo
 from diwa.weights.kinds import widened
 from diwa.weights.sums import Located
@@ -166,6 +166,8 @@ class _Tensor:
         # A narrower kind can't hold what is not finite: one look tells of both.
         if not np.isfinite(numbers).all():
             self._refuse(stretch, widened(wide.reshape(-1)), widened(numbers))
+        if method is not None and self.plan.name.endswith(VARIANCE):
+            self._refuse_negative(stretch, widened(numbers), method)
         return numbers
 
     def _studied(self, method: Method) -> Any:
@@ -194,6 +196,16 @@ class _Tensor:
             raise WeightsError(
                 f"{name!r}: the result is too large for {self.plan.info.kind.code}",
                 remedy="choose a wider --dtype",
+            )
+
+    def _refuse_negative(self, stretch: Stretch, numbers: NDArray, method: Method) -> None:
+        """Refuses variances that went below 0 on the way from a base past the members."""
+        below = numbers < 0
+        if below.any() and not any((widened(one)[below] < 0).any() for one in stretch.members):
+            raise WeightsError(
+                f"{self.plan.name!r}: the {method.name} merge makes variances negative, of which "
+                "batch norm makes NaN",
+                remedy="choose milder settings, or pass --skip '*running_*' and recalibrate",
             )
 
     def _refuse_nonfinite(self, stretch: Stretch) -> None:

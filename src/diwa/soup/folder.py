@@ -43,7 +43,10 @@ def beside(members: Sequence[Member], kind: Kind | None = None) -> dict[str, Kep
         if (folder / _CONFIG).is_file():
             held = folder.iterdir() if _is_model(folder, member) else [folder / _CONFIG]
             kept: dict[str, Kept] = {file.name: file for file in held if _is_kept(file)}
-            return {**kept, **({_CONFIG: _told(folder / _CONFIG, kind)} if kind else {})}
+            # Nothing computes in kinds of one byte; such weights are turned to what is told.
+            if kind is not None and kind.bytes > 1:
+                kept[_CONFIG] = _told(folder / _CONFIG, kind)
+            return kept
     return {}
 
 
@@ -74,8 +77,8 @@ def _is_kept(file: Path) -> bool:
     return file.is_file() and not weights and not file.name.startswith(".")
 
 
-def is_replaceable(folder: Path, kept: Mapping[str, Kept]) -> bool:
-    """Whether nothing is lost with a folder: it holds an earlier soup and no more.
+def in_the_way(folder: Path, kept: Mapping[str, Kept]) -> str:
+    """What would be lost with a folder, in words: nothing if it holds an earlier soup and no more.
 
     Args:
         folder: one that is there.
@@ -85,13 +88,15 @@ def is_replaceable(folder: Path, kept: Mapping[str, Kept]) -> bool:
         source = open_source(folder)
         weights = set(source.files)
         if "soup" not in said_by(source) or not all(map(_OURS.fullmatch, weights)):
-            return False
+            return "other things"
     except DiwaError:
-        return False
-    return all(
-        file.name in {*weights, _INDEX} or (file.name in kept and _equal(file, kept[file.name]))
-        for file in folder.iterdir()
-    )
+        return "other things"
+    for file in sorted(folder.iterdir()):
+        if file.name in kept and not _equal(file, kept[file.name]):
+            return f"another {file.name}"
+        if file.name not in {*weights, _INDEX, *kept}:
+            return file.name
+    return ""
 
 
 def _equal(file: Path, other: Kept) -> bool:

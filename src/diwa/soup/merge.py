@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from diwa.soup.methods import METHODS
 from diwa.soup.methods.base import Method
 from diwa.soup.rules import Rules
 from diwa.soup.soup import Soup
+from diwa.weights.hub import SCHEME, fetch
 from diwa.weights.member import Member
+from diwa.weights.source import open_source
 
 #: What a caller may name a set of weights by.
 Weights = Member | Path | str
@@ -56,6 +59,8 @@ def merge(
     chosen = method if isinstance(method, Method) else _method(method, settings)
     if isinstance(method, Method) and settings:
         raise SpecError(f"settings {', '.join(settings)}", remedy="give them to the method itself")
+    if isinstance(members, str | Path | Member):
+        raise WeightsError(f"{members}: a single member", remedy="give a list of two or more")
     opened = tuple(as_member(member) for member in members)
     if len(opened) == 1 and not (chosen.wants_base or take_from):
         raise WeightsError(
@@ -68,13 +73,35 @@ def merge(
         blending=chosen,
         base=None if base is None else as_member(base),
         rules=Rules(only=_several(only), skip=_several(skip), dtype=dtype),
-        taken=tuple((as_member(member), pattern) for member, pattern in take_from),
+        taken=tuple((as_member(member), pattern) for member, pattern in _pairs(take_from)),
     )
 
 
 def as_member(weights: Weights) -> Member:
-    """A member, or the one that a file holds."""
-    return weights if isinstance(weights, Member) else Member.from_file(weights)
+    """A member, or the one that a file, a folder or an address on the hub holds.
+
+    Raises:
+        WeightsError: if it is none of these, or can't be read.
+    """
+    if isinstance(weights, Member):
+        return weights
+    if isinstance(weights, str) and weights.startswith(SCHEME):
+        return Member.from_source(open_source(fetch(weights)), weights)
+    if not isinstance(weights, str | os.PathLike):
+        raise WeightsError(
+            f"a {type(weights).__name__} is no file of weights",
+            remedy="give paths or members; for tensors in memory there is diwa.RunningMean",
+        )
+    return Member.from_file(weights)
+
+
+def _pairs(given: Sequence[tuple[Weights, str]]) -> Sequence[tuple[Weights, str]]:
+    for pair in given:
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[1], str):
+            raise SpecError(
+                f"take_from {pair!r}", remedy="give a list of pairs: [(file, pattern), ...]"
+            )
+    return given
 
 
 def _several(patterns: Sequence[str]) -> tuple[str, ...]:

@@ -12,11 +12,13 @@ import numpy as np
 
 from diwa.errors import WeightsError
 from diwa.soup.engine import STRETCH, Part, Plan
+from diwa.soup.methods.base import RUNNING
 from diwa.soup.methods.uniform import Uniform
 from diwa.soup.rules import matches
 from diwa.weights.agree import holdings
 from diwa.weights.header import TensorInfo
 from diwa.weights.member import Member
+from diwa.weights.unwrap import WRAPPINGS
 
 if TYPE_CHECKING:
     from diwa.soup.soup import Soup
@@ -120,6 +122,21 @@ class Recipe:
             kinds = ", ".join(sorted(_kinds(mixed[0])))
             where = _some(mixed)
             yield f"members hold {kinds} in {where}; written as in the first, or pass --dtype"
+        made = {name: plan for plan in self.plans for name in plan.written}
+        ties = self._aliases[id(self._first)].items()
+        written = [tie for tie in ties if made.keys() >= {*tie}]
+        apart = [(one, kept) for one, kept in written if made[one] is not made[kept]]
+        if apart:
+            pairs = [f"{one} and {kept}" for one, kept in apart]
+            yield f"tied in {self._first.path}, but no longer: {_listed(pairs)}"
+        odd = [plan for plan in self.plans if plan.method is None and not _finite(plan.members[0])]
+        if odd:
+            path = odd[0].members[0].member.path
+            yield f"holds NaN or infinity, taken over as {path} has it: {_some(odd)}"
+        for member in self._soup.members:
+            others = member.source.metadata.get("left_out", "").split(", ")
+            if beside := [name for name in others if name in WRAPPINGS]:
+                yield f"{member.path}: also holds {', '.join(beside)}, which was not taken"
 
     def _wanted(self) -> Iterator[str]:
         """What the first member stores, and what else of another file is to be taken."""
@@ -189,7 +206,8 @@ class Recipe:
                     f"shape {info.shape}",
                     remedy=f"give what {method.name} asks for, or pass --skip for this tensor",
                 )
-            if part is None and not method.sparing:
+            # What training has no gradients of has none to be squared.
+            if part is None and not method.sparing and not name.endswith(RUNNING):
                 raise WeightsError(
                     f"{member.path}: has no statistics of {name!r}",
                     remedy="collect them for every tensor, or pass --skip for those without",
@@ -214,12 +232,23 @@ def _same(one: Part, other: Part) -> bool:
     return all(np.array_equal(left[at : at + STRETCH], right[at : at + STRETCH]) for at in starts)
 
 
+def _finite(part: Part) -> bool:
+    if not part.info.kind.floating:
+        return True
+    numbers = part.array().reshape(-1)
+    starts = range(0, numbers.size, STRETCH)
+    return all(np.isfinite(numbers[at : at + STRETCH]).all() for at in starts)
+
+
 def _kinds(plan: Plan) -> set[str]:
     return {part.info.kind.code for part in plan.members}
 
 
 def _some(plans: Sequence[Plan]) -> str:
-    names = [name for plan in plans for name in plan.written]
+    return _listed([name for plan in plans for name in plan.written])
+
+
+def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:3])
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
 

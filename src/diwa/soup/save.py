@@ -37,8 +37,8 @@ def save(
     progress: Progress,
 ) -> Path:
     """Writes a soup as a file, or as a folder with what lay beside the first member's weights."""
-    if shard_size is not None and shard_size < 1:
-        raise WeightsError(f"shard size {shard_size}", remedy="give a number of bytes")
+    if shard_size is not None and (not isinstance(shard_size, int) or shard_size < 1):
+        raise WeightsError(f"shard size {shard_size!r}", remedy="give a number of bytes")
     _refuse_what_is_read(soup, path)
     suffix = path.suffix.lower()
     if suffix == ".safetensors":
@@ -57,7 +57,7 @@ def save(
             remedy="let it end in .safetensors",
         )
     kept = folder.beside(soup.members, soup.rules.target)
-    with swapping_folder(path, mark=partial(folder.is_replaceable, kept=kept)) as part:
+    with swapping_folder(path, in_the_way=partial(folder.in_the_way, kept=kept)) as part:
         files = folder.shards(soup.infos, shard_size)
         _write(soup, plans, {part / file: names for file, names in files.items()}, progress)
         folder.complete(part, files, soup.infos, kept)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from diwa.spec import Spec
 from diwa.weights.member import said_by
-from diwa.weights.source import METADATA_KEY, Source
+from diwa.weights.source import METADATA_KEY, Source, open_source
 
 
 class TensorDescription(Spec, frozen=True, kw_only=True):
@@ -46,15 +47,19 @@ class Description(Spec, frozen=True, kw_only=True):
     """What others wrote into it."""
 
 
-def describe(source: Source) -> Description:
-    """Tells what a source holds.
+def describe(weights: Source | Path | str) -> Description:
+    """Tells what a file or folder of weights holds, and what was merged into it.
+
+    Raises:
+        WeightsError: if it can't be read.
 
     Example:
-        >>> from diwa.weights.source import open_source
-        >>> told = describe(open_source(example_members[0]))
+        >>> import diwa
+        >>> told = diwa.describe(example_members[0])
         >>> told.parameters, told.kinds
         (2, {'F32': 1})
     """
+    source = weights if isinstance(weights, Source) else open_source(weights)
     tied = set(source.aliases)
     infos = source.tensors
     return Description(

@@ -5,11 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from diwa.errors import WeightsError
 
+Opened = TypeVar("Opened")
+
+#: Open files that every system allows, whatever it says is the most.
+_USUAL_MOST = 10_240
 _SAVE_AGAIN = "save the weights with safetensors.torch.save_file"
 #: How files start that are no weights in spite of their name, and what to do about each.
 _OTHERS = {
@@ -53,13 +59,43 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def _at_once(path: str, flags: int) -> int:
-    file = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    file = persistent(lambda: os.open(path, flags | getattr(os, "O_NONBLOCK", 0)))
     kind = os.fstat(file).st_mode
     # Python itself refuses folders.
     if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
         os.close(file)
         raise OSError(errno.ESPIPE, "Is a pipe or a device", path)
     return file
+
+
+def persistent(opening: Callable[[], Opened]) -> Opened:
+    """Opens something, once more with as many open files as the system allows, if need be.
+
+    Raises:
+        OSError: if it can't be opened.
+    """
+    try:
+        return opening()
+    except OSError as error:
+        if error.errno != errno.EMFILE or not _allow_more_files():
+            raise
+    return opening()
+
+
+def _allow_more_files() -> bool:
+    """Whether more files may be open than before: usually the limit is a default, not a must."""
+    try:
+        import resource
+    except ImportError:  # as on Windows, where it is far away
+        return False
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == most:
+        return False
+    for limit in (most, _USUAL_MOST):
+        with suppress(OSError, ValueError):  # macOS allows less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+            return True
+    return False
 
 
 def unreadable(path: Path, error: OSError) -> WeightsError:
@@ -71,6 +107,11 @@ def unreadable(path: Path, error: OSError) -> WeightsError:
         return WeightsError(
             f"{path}: not a file, can't be read ({why})",
             remedy="give the path of a file of weights",
+        )
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return WeightsError(
+            f"{path}: can't be opened beside so many others ({why})",
+            remedy="raise the limit (ulimit -n), or merge fewer files or larger shards",
         )
     return WeightsError(
         f"{path}: can't be read ({why})", remedy="check its path, its links and its permissions"

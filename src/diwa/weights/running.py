@@ -83,6 +83,8 @@ class RunningMean:
             WeightsError: if names, shapes or kinds differ, or a sum is too large; the mean is then
                 as it was.
         """
+        if not isinstance(other, RunningMean):
+            raise WeightsError(f"a {type(other).__name__} is no running mean", remedy="add it")
         if not other.count:
             return
         self._agree(other._kinds, other._shapes, "the other mean")

@@ -15,7 +15,7 @@ import numpy as np
 
 from diwa.errors import WeightsError
 from diwa.weights.digests import sha256
-from diwa.weights.disk import open_file, refuse_others, unreadable
+from diwa.weights.disk import open_file, persistent, refuse_others, unreadable
 from diwa.weights.header import Header, Listing, TensorInfo, read_header
 from diwa.weights.index import read_index
 
@@ -144,7 +144,10 @@ class SafetensorsFile(Source):
         try:
             with open_file(path) as file:
                 self._header: Header = _header(file, path)
-                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                # Python keeps the file open for as long as it is mapped.
+                self._bytes = persistent(
+                    lambda: mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                )
         except OSError as error:
             raise unreadable(path, error) from error
 

@@ -16,6 +16,9 @@ from diwa.weights.sums import summed
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+#: How the names of batch norm's running statistics end, in every network that torch makes.
+VARIANCE = "running_var"
+RUNNING = ("running_mean", VARIANCE)
 #: How many numbers of every member stand side by side in `Stretch.rows`: all fit into a cache.
 _SIDE_BY_SIDE = 1 << 13
 
