@@ -129,6 +129,23 @@ def test_two_against_two() -> None:
     )
 
 
+def test_a_prefix_is_told_in_a_phrase() -> None:
+    """As wrappers leave one: to list hundreds of names twice would hide what is wrong."""
+    plain = {"w": "F32 3", "b": "F32 4", "n": "I64"}
+    more = {f"backbone_{name}": look for name, look in plain.items()}
+    said = message([one("a", **plain), one("b", **more)])
+    assert said.startswith("a and b disagree: only b has 'backbone.' before 3 names; ")
+    said = message([one("b", **more), one("a", **plain)])
+    assert said.startswith("b and a disagree: only b has 'backbone.' before 3 names; ")
+    said = message([one("a", **plain), one("b", **more), one("c", **plain)])
+    assert said.startswith("b differs from the other 2: with 'backbone.' before 3 names; ")
+    said = message([one("a", **more), one("b", **plain), one("c", **more)])
+    assert said.startswith("b differs from the other 2: without 'backbone.' before 3 names; ")
+    odd = {**more, "x": "F32 1"}
+    said = message([one("a", **plain), one("b", **odd)])
+    assert "only b has 'backbone.b', 'backbone.n', 'backbone.w', 'x'" in said
+
+
 def test_what_is_not_averaged_need_not_agree() -> None:
     members = [one("a", w="F32 3", head="F32 7"), one("b", w="F32 3", head="F32 9")]
     require_agreement(members, averaged=lambda name: name != "head")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Protocol
 
 from diwa.errors import WeightsError
@@ -183,17 +184,31 @@ def _of_one(name: str, differ: Sequence[Disagreement]) -> str:
         own = next(info for info, who in one.found if name in who)
         usual = one.found[0][0]
         if own is None:
-            lacks.append(repr(one.tensor))
+            lacks.append(one.tensor)
         elif usual is None:
-            has.append(repr(one.tensor))
+            has.append(one.tensor)
         else:
             wrong.append(f"{one.tensor!r} is {own}, not {usual}")
+    more, less = _prefix(lacks, has), _prefix(has, lacks)
+    if more or less:
+        word = "with" if more else "without"
+        said = f"{word} {more or less!r} before {len(has)} names"
+        return f"{said}; {_counted(wrong)}" if wrong else said
     parts = [
-        f"lacking {_counted(lacks)}" if lacks else "",
-        f"with {_counted(has)} besides" if has else "",
+        f"lacking {_counted([*map(repr, lacks)])}" if lacks else "",
+        f"with {_counted([*map(repr, has)])} besides" if has else "",
         _counted(wrong),
     ]
     return "; ".join(part for part in parts if part)
+
+
+def _prefix(plain: Sequence[str], longer: Sequence[str]) -> str:
+    """What stands before each of several names to make the longer ones; empty if nothing does."""
+    if len(plain) < 2 or len(plain) != len(longer):
+        return ""
+    ends = (name.removesuffix(plain[0]) for name in longer if name.endswith(plain[0]))
+    found = (start for start in ends if {start + name for name in plain} == {*longer})
+    return next(found, "")
 
 
 def _of_all(differ: Sequence[Disagreement]) -> str:
@@ -203,12 +218,24 @@ def _of_all(differ: Sequence[Disagreement]) -> str:
     for one in differ:
         there = [(info, who) for info, who in one.found if info is not None]
         if len(there) == 1:
-            held_by.setdefault(there[0][1], []).append(repr(one.tensor))
+            held_by.setdefault(there[0][1], []).append(one.tensor)
         else:
             looks = ", ".join(f"{info} in {_listed(who)}" for info, who in there)
             wrong.append(f"{one.tensor!r} is {looks}")
-    only = [f"only {_listed(who)} {_has(who)} {_counted(held)}" for who, held in held_by.items()]
+    only = _prefixed(held_by) or [
+        f"only {_listed(who)} {_has(who)} {_counted([*map(repr, held)])}"
+        for who, held in held_by.items()
+    ]
     return "; ".join([*only, *([_counted(wrong)] if wrong else [])])
+
+
+def _prefixed(held_by: Mapping[tuple[str, ...], Sequence[str]]) -> list[str]:
+    """Where two sides have names of their own, and the one's are the other's after a prefix."""
+    for one, other in permutations(held_by, 2):
+        if len(held_by) == 2 and (start := _prefix(held_by[one], held_by[other])):
+            count = f"{len(held_by[one])} names"
+            return [f"only {_listed(other)} {_has(other)} {start!r} before {count}"]
+    return []
 
 
 def _look(info: TensorInfo) -> tuple[str, tuple[int, ...]]:
