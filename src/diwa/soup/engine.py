@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from queue import SimpleQueue
-from threading import Event, Lock
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,8 @@ STRETCH = 1 << 17
 #: How many of them NumPy widens at a time: float64 numbers that stay in the first of its caches,
 #: which its own choice, four times as many, does not.
 _WIDENED = 1 << 11
+#: How many tasks for each thread may wait; what is in flight is all the memory that is used.
+_AHEAD = 8
 #: The least rows of a matrix in a stretch, where a method works by rows: each stretch goes through
 #: all of the method's statistics.
 _ROWS = 128
@@ -253,34 +255,22 @@ def blend(
     # to take in what was made.
     early = max(len(beside) - threads, 0)
     tasks = chain(beside[:early], _tasks(plans, sink), beside[early:])
-    turn, stopped = Lock(), Event()
-    worked: SimpleQueue[int | None] = SimpleQueue()
-
-    def work() -> None:
-        try:
-            while not stopped.is_set():
-                with turn:
-                    task = next(tasks, None)
-                if task is None:
-                    break
-                worked.put(task())
-        except BaseException:
-            stopped.set()
-            raise
-        finally:
-            worked.put(None)
-
     pool = ThreadPoolExecutor(threads, initializer=partial(np.setbufsize, _WIDENED))
+    finished: SimpleQueue[Future[int]] = SimpleQueue()
+    waiting = 0
     try:
-        workers = [pool.submit(work) for _ in range(threads)]
-        for _ in workers:
-            while (numbers := worked.get()) is not None:
-                yield numbers
-        for worker in workers:
-            worker.result()
+        # Only this thread makes tasks: CPython 3.11 crashes now and then, while it collects
+        # garbage, where threads take turns with one generator.
+        for task in tasks:
+            pool.submit(task).add_done_callback(finished.put)
+            waiting += 1
+            if waiting >= threads * _AHEAD:
+                yield finished.get().result()
+                waiting -= 1
+        for _ in range(waiting):
+            yield finished.get().result()
     finally:
-        stopped.set()
-        pool.shutdown()
+        pool.shutdown(cancel_futures=True)
 
 
 def _tasks(plans: Sequence[Plan], sink: Sink) -> Iterator[Callable[[], int]]:
