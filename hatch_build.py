@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sysconfig
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,29 +46,43 @@ class CompiledSums(BuildHookInterface):
 
 
 def compiled(source: Path, library: Path) -> str:
-    """Compiles, and says what went wrong; nothing if all is well, no library if it is not."""
-    library.unlink(missing_ok=True)
+    """Compiles, and says what went wrong; nothing if all is well, no library if it is not.
+
+    Raises:
+        OSError: if an old library is there that can't be removed, and might be another one's.
+    """
+    if library.exists():
+        library.unlink()
     if os.name == "nt":
         return "not on Windows"
-    part = library.with_suffix(f".{os.getpid()}.part")
     trouble = "no C compiler"
     try:
-        for compiler in _compilers():
-            # Copies for several kinds of processor are not to be had everywhere.
-            for copies in (["-DDIWA_CLONES"], []):
-                words = [*compiler, *_FLAGS, *copies, str(source), "-o", str(part)]
-                done = subprocess.run(  # noqa: S603 - the compiler of whoever installs this
-                    words, check=False, capture_output=True, text=True, timeout=_SECONDS
-                )
-                if done.returncode == 0:
-                    part.replace(library)
-                    return ""
-                trouble = (done.stderr.strip() or f"{compiler[0]} failed").splitlines()[0]
+        with tempfile.TemporaryDirectory() as name:
+            made = Path(name) / library.name
+            for compiler in _compilers():
+                # Copies for several kinds of processor are not to be had everywhere.
+                for copies in (["-DDIWA_CLONES"], []):
+                    words = [*compiler, *_FLAGS, *copies, str(source), "-o", str(made)]
+                    done = subprocess.run(  # noqa: S603 - the compiler of whoever installs this
+                        words, check=False, capture_output=True, text=True, timeout=_SECONDS
+                    )
+                    if done.returncode == 0:
+                        _put(made, library)
+                        return ""
+                    trouble = (done.stderr.strip() or f"{compiler[0]} failed").splitlines()[0]
     except (OSError, subprocess.SubprocessError) as error:
         trouble = str(error)
+    return trouble
+
+
+def _put(made: Path, library: Path) -> None:
+    """Beside its place and renamed, for who loads half a library crashes."""
+    part = library.with_suffix(f".{os.getpid()}.part")
+    try:
+        shutil.copyfile(made, part)
+        part.replace(library)
     finally:
         part.unlink(missing_ok=True)
-    return trouble
 
 
 def _compilers() -> Iterator[list[str]]:

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from diwa.weights import sums
 from diwa.weights.header import TensorInfo
 from diwa.weights.kinds import FLOATS, KINDS, kind_of
 from diwa.weights.source import open_source
+from diwa.weights.sums import Located
 from diwa.weights.writer import FileWriter
 
 KIND = {code: KINDS[code].numpy() for code in FLOATS.values()}
@@ -736,6 +738,55 @@ def test_small_tensors_share_a_task_and_large_ones_are_cut(
     assert max(amounts) < 200
     assert len(amounts) <= 6
     same(ready, held)
+
+
+def test_threads_share_nothing_that_crashes() -> None:
+    """With `cached_property`, CPython 3.11 does, where two threads are an object's first."""
+    for shared in (engine._Tensor, Located, engine.Plan):
+        assert not any(isinstance(held, cached_property) for held in vars(shared).values())
+
+
+@pytest.mark.parametrize("way", ["file", "shards"])
+def test_mapped_members_are_added_up_where_they_lie(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No array is made of them, which would take longer than to add up what small ones hold."""
+    if sums.COMPILED is None:
+        pytest.skip("nothing is compiled here")
+    members = []
+    for n in range(3):
+        folder = tmp_path / f"m{n}"
+        folder.mkdir()
+        for shard in "ab":
+            write(folder / f"{shard}.safetensors", **{shard: np.full(9, n, np.float32)})
+        index = {"weight_map": {shard: f"{shard}.safetensors" for shard in "ab"}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        members.append(folder if way == "shards" else folder / "a.safetensors")
+    seen: list[Located] = []
+    plain = sums.Compiled.summed
+
+    def summed(self: sums.Compiled, arrays: Located, *how: Any) -> NDArray:
+        seen.append(arrays)
+        return plain(self, arrays, *how)
+
+    monkeypatch.setattr(sums.Compiled, "summed", summed)
+    found = merged(members)
+    assert all(array.tolist() == [1.0] * 9 for array in found.values())
+    assert len(seen) == len(found) == (2 if way == "shards" else 1)
+    assert all(located._made is None for located in seen)
+
+
+def test_what_is_not_aligned_has_no_address_to_add_up_from(tmp_path: Path) -> None:
+    paths = []
+    for n in range(2):
+        header = b'{"w":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}}'
+        header += b" " * ((n + 1 - len(header)) % 4)
+        numbers = np.array([n, 2, 4], np.float32).tobytes()
+        paths.append(tmp_path / f"{n}.safetensors")
+        paths[-1].write_bytes(len(header).to_bytes(8, "little") + header + numbers)
+    soup = diwa.merge(paths)
+    assert engine._Tensor(soup._plans[0])._open().where is None
+    assert dict(soup.arrays())["w"].tolist() == [0.5, 2.0, 4.0]
 
 
 def test_these_are_all_the_kinds_of_floats() -> None:

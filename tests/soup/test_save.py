@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import diwa
 from diwa.errors import DiwaError, StoreError, WeightsError
 from diwa.soup import engine
 from diwa.weights.source import METADATA_KEY, open_source
+from diwa.weights.writer import FileWriter
 
 Make = Callable[..., Path]
 
@@ -667,6 +669,68 @@ def test_a_kill_on_the_way_leaves_what_was_there(
     # What is left over half-way is in nobody's way.
     done = diwa.merge(three).save(place / name, shard_size=size)
     assert open_source(done).tensors.keys() == {"conv", "half", "scale", "count", "none"}
+
+
+class _Heard:
+    """Adds up what it is told."""
+
+    def __init__(self) -> None:
+        self.total = self.done = 0
+
+    @contextmanager
+    def task(self, title: str, total: int) -> Iterator[_Heard]:
+        self.total = total
+        yield self
+
+    def advance(self, amount: int = 1, *, note: str = "") -> None:
+        self.done += amount
+
+    def say(self, text: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("shard_size", [None, 100])
+def test_progress_adds_up_and_the_disk_takes_in_what_was_made_meanwhile(
+    three: list[Path], tmp_path: Path, shard_size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[str, Path]] = []
+    put, flush = FileWriter.put, FileWriter.flush
+
+    def noted_put(self: FileWriter, *what: Any) -> None:
+        put(self, *what)
+        done.append(("put", self._path))
+
+    def noted_flush(self: FileWriter) -> None:
+        flush(self)
+        done.append(("flush", self._path))
+
+    monkeypatch.setattr(FileWriter, "put", noted_put)
+    monkeypatch.setattr(FileWriter, "flush", noted_flush)
+    heard = _Heard()
+    out = tmp_path / ("out.safetensors" if shard_size is None else "out")
+    diwa.merge(three).save(out, shard_size=shard_size, progress=heard)
+    assert heard.done == heard.total > 0
+    flushed = [path for what, path in done if what == "flush"]
+    assert {path for _, path in done} == set(flushed)
+    assert len(set(flushed)) == len(flushed) == (1 if shard_size is None else len(flushed))
+    assert [what for what, _ in done[-len(flushed) :]] == ["flush"] * len(flushed)
+
+
+@pytest.mark.parametrize("trouble", [OSError(5, "Input/output error"), KeyboardInterrupt()])
+def test_a_flush_that_fails_leaves_what_was_there(
+    three: list[Path], tmp_path: Path, trouble: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = diwa.merge(three[:2]).save(tmp_path / "out.safetensors")
+    before = out.read_bytes()
+
+    def fails(self: FileWriter) -> None:
+        raise trouble
+
+    monkeypatch.setattr(FileWriter, "flush", fails)
+    with pytest.raises((StoreError, KeyboardInterrupt)):
+        diwa.merge(three).save(out)
+    assert out.read_bytes() == before
+    assert names(tmp_path) == ["m0.safetensors", "m1.safetensors", "m2.safetensors", out.name]
 
 
 def test_a_member_that_cannot_be_merged_leaves_what_was_there(

@@ -330,7 +330,16 @@ def test_a_shared_layout_makes_nobody_trusting(path: Path) -> None:
     refused(path, whole(plain.replace(b'"me"', b'"me'), bytes(4)), "no JSON")
     twice = plain.replace(b'"a"', b'"__metadata__":{},"a"')
     refused(path, whole(twice, bytes(4)), "'__metadata__' twice")
-    assert opened.tensors == {"a": TensorInfo(KINDS["F32"], (1,))}
+    alone = read(path, whole(tensors.encode(), bytes(4)))
+    for odd in (
+        b'{"__metadata__":{}' + tensors.encode(),
+        b'{"__metadata__":{},' + tensors.encode(),
+        plain[plain.index(b"},") + 1 :],
+        tensors[1:].encode(),
+        b"}",
+    ):
+        refused(path, whole(odd, bytes(4)), "no JSON")
+    assert opened.tensors == alone.tensors == {"a": TensorInfo(KINDS["F32"], (1,))}
 
 
 def test_a_layout_goes_with_its_last_file(path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from queue import SimpleQueue
 from threading import Lock
@@ -87,6 +87,17 @@ class Plan:
     written: Sequence[str] = ()
 
 
+class _Opened(NamedTuple):
+    """What is read of a tensor, before its numbers are."""
+
+    where: NDArray[np.uintp] | None
+    """Where the members' are in memory."""
+    base: NDArray | None
+    """The base's."""
+    extra: list[NDArray]
+    """The method's own."""
+
+
 class _Tensor:
     """One tensor on its way from members to a sink."""
 
@@ -98,8 +109,26 @@ class _Tensor:
         # What is cut is a row of single numbers, or a column of rows.
         self._width = max(plan.info.shape[1], 1) if self._by_rows else 1
         self._length = max(STRETCH // self._width, _ROWS) if self._by_rows else STRETCH
+        # Filled in by the first thread that needs it; no `cached_property`, with which CPython 3.11
+        # crashes now and then where threads come at the same time.
+        self._opening = Lock()
+        self._opened: _Opened | None = None
+        self._arrays: list[NDArray] | None = None
 
-    @cached_property
+    def _open(self) -> _Opened:
+        with self._opening:
+            if self._opened is None:
+                base = self._array(self.plan.base) if self.plan.base else None
+                extra = [self._array(part) for part in self.plan.extra]
+                self._opened = _Opened(self._where(), base, extra)
+            return self._opened
+
+    def _members(self) -> list[NDArray]:
+        with self._opening:
+            if self._arrays is None:
+                self._arrays = [self._array(part) for part in self.plan.members]
+            return self._arrays
+
     def _where(self) -> NDArray[np.uintp] | None:
         """Where the members' numbers are in memory, if they are all alike and in one row."""
         first = self.plan.members[0].info
@@ -110,16 +139,6 @@ class _Tensor:
         where = np.array([part.address() for part in self.plan.members], dtype=np.uintp)
         aligned = not (where % np.uintp(first.kind.bytes)).any()
         return where if aligned and where.all() else None
-
-    @cached_property
-    def _members(self) -> list[NDArray]:
-        return [self._array(part) for part in self.plan.members]
-
-    @cached_property
-    def _others(self) -> tuple[NDArray | None, list[NDArray]]:
-        """The base's numbers, and the method's own."""
-        base = self._array(self.plan.base) if self.plan.base else None
-        return base, [self._array(part) for part in self.plan.extra]
 
     def _array(self, part: Part) -> NDArray:
         return part.array() if self._by_rows else part.array().reshape(-1)
@@ -133,26 +152,26 @@ class _Tensor:
         """The numbers from there on, of every member."""
         begin = start // self._width
         part = slice(begin, begin + self._length)
-        base, extra = self._others
+        opened = self._open()
         return Stretch(
             self.plan.name,
             begin // self._length,
-            self._part(part),
+            self._part(part, opened.where),
             self.plan.places,
-            None if base is None else base[part],
-            extra if self._by_rows else [array[part] for array in extra],
+            None if opened.base is None else opened.base[part],
+            opened.extra if self._by_rows else [array[part] for array in opened.extra],
         )
 
-    def _part(self, part: slice) -> Sequence[NDArray]:
+    def _part(self, part: slice, start: NDArray[np.uintp] | None) -> Sequence[NDArray]:
         """The members' numbers there."""
 
         def made() -> list[NDArray]:
-            return [array[part] for array in self._members]
+            return [array[part] for array in self._members()]
 
-        if self._where is None:
+        if start is None:
             return made()
         kind, size = self.plan.members[0].info.kind, self.plan.info.size
-        where = self._where + np.uintp(part.start * kind.bytes)
+        where = start + np.uintp(part.start * kind.bytes)
         return Located(kind.numpy(), where, (len(range(size)[part]),), made)
 
     def blended(self, start: int) -> NDArray:
@@ -259,8 +278,6 @@ def blend(
     finished: SimpleQueue[Future[int]] = SimpleQueue()
     waiting = 0
     try:
-        # Only this thread makes tasks: CPython 3.11 crashes now and then, while it collects
-        # garbage, where threads take turns with one generator.
         for task in tasks:
             pool.submit(task).add_done_callback(finished.put)
             waiting += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -124,8 +124,12 @@ def _write(
         hashing = [partial(hashed, member) for member in involved]
         total = sum(plan.info.size * len(plan.members) for plan in plans)
         total += sum(info.size for one in involved for info in one.source.tensors.values())
-        with progress.task(f"merging {len(soup.members)} files", total) as task:
-            for done in blend(plans, sink, beside=hashing):
+        # Closed whatever happens, for no thread may write to what is closed after it.
+        with (
+            progress.task(f"merging {len(soup.members)} files", total) as task,
+            closing(blend(plans, sink, beside=hashing)) as working,
+        ):
+            for done in working:
                 task.advance(done)
                 if written.is_over():
                     for writer in opened:

@@ -6,6 +6,7 @@ than memory in an instant one needs to know where each tensor lies.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -15,7 +16,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 from weakref import WeakValueDictionary
@@ -66,16 +66,13 @@ class Layout:
         tensors: name -> what it is, in the order of the file; not to be changed.
         begins: name -> where it starts, from the end of the header.
         size: how many bytes follow the header.
+        listing: names and kinds, to compare files by.
     """
 
     tensors: dict[str, TensorInfo]
     begins: dict[str, int]
     size: int
-
-    @cached_property
-    def listing(self) -> Listing:
-        """Names and kinds, to compare files by."""
-        return Listing.of(self.tensors)
+    listing: Listing
 
 
 @dataclass(frozen=True)
@@ -122,8 +119,8 @@ class Header:
         return self.length + self.layout.begins[name]
 
 
-#: Layouts that are in use, by the text that tells of them. Checkpoints of one network have the
-#: same one, and to check each of hundreds of tensors takes longer than to add it up.
+#: Layouts that are in use, by a digest of the text that tells of them. Checkpoints of one network
+#: have the same one, and to check each of hundreds of tensors takes longer than to add it up.
 _IN_USE: WeakValueDictionary[str, Layout] = WeakValueDictionary()
 
 
@@ -148,29 +145,37 @@ def read_header(file: BinaryIO, path: Path) -> Header:
 
 def _understood(text: bytes, path: Path) -> tuple[Layout, Any]:
     """What a header says of the tensors, which is checked, and its metadata, which are not."""
-    metadata, rest = _apart(text)
-    known = _IN_USE.get(rest) if rest else None
+    metadata, key = _apart(text)
+    known = _IN_USE.get(key) if key else None
     if known is not None:
         return known, metadata
     said = _parsed(text, path)
     metadata = said.pop(_METADATA, {})
     found = _layout(said, path)
-    if rest:
-        _IN_USE[rest] = found
+    if key:
+        _IN_USE[key] = found
     return found, metadata
 
 
 def _apart(text: bytes) -> tuple[Any, str]:
-    """A header's metadata, and the text without them; no text if that is not to be had easily."""
+    """A header's metadata, and a key of the rest; none if that is not to be had easily.
+
+    Whether metadata came first is part of the key: what is right after them is wrong without.
+    """
     try:
         whole = text.decode()
         if begin := _METADATA_FIRST.match(whole):
             metadata, end = _DECODER.raw_decode(whole, begin.end())
-            return metadata, whole[end:]
+            return metadata, f"after metadata: {_digest(whole[end:])}"
     except (ValueError, RecursionError):
         return {}, ""
     # Metadata that stand elsewhere would be lost with the text around them.
-    return {}, "" if f'"{_METADATA}"' in whole or "\\" in whole else whole
+    lost = f'"{_METADATA}"' in whole or "\\" in whole
+    return {}, "" if lost else f"alone: {_digest(whole)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _layout(said: dict[str, Any], path: Path) -> Layout:
@@ -183,11 +188,8 @@ def _layout(said: dict[str, Any], path: Path) -> Layout:
         if begin != at:
             raise _damaged(path, f"{name!r} starts at byte {begin} of the tensors, not at {at}")
         at = end
-    return Layout(
-        {name: info for _, _, info, name in places},
-        {name: begin for begin, _, _, name in places},
-        at,
-    )
+    tensors = {name: info for _, _, info, name in places}
+    return Layout(tensors, {name: begin for begin, _, _, name in places}, at, Listing.of(tensors))
 
 
 def _damaged(path: Path, why: str) -> WeightsError:
@@ -305,5 +307,5 @@ def layout(tensors: Mapping[str, TensorInfo], metadata: Mapping[str, str]) -> tu
     text = json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     start = _LENGTH + len(text)
-    found = Layout({name: tensors[name] for name in begins}, begins, at)
+    found = Layout({name: tensors[name] for name in begins}, begins, at, Listing.of(tensors))
     return len(text).to_bytes(_LENGTH, "little") + text, Header(found, start, dict(metadata))

@@ -150,6 +150,7 @@ class SafetensorsFile(Source):
                 )
         except OSError as error:
             raise unreadable(path, error) from error
+        self._address: int = np.frombuffer(self._bytes, np.uint8).__array_interface__["data"][0]
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
@@ -195,10 +196,6 @@ class SafetensorsFile(Source):
     def address(self, name: str) -> int:
         """Where the file is in memory, and there the tensor."""
         return self._address + self._header.start(name)
-
-    @cached_property
-    def _address(self) -> int:
-        return np.frombuffer(self._bytes, np.uint8).__array_interface__["data"][0]
 
 
 def _header(file: BinaryIO, path: Path) -> Header:

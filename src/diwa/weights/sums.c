@@ -19,6 +19,8 @@
  * tile, and the hardware's own guess of what comes next is given up meanwhile. */
 #define AHEAD 512
 #define LINE 64
+/* As a number, for it may be past the end of the array, where no pointer may point. */
+#define AHEAD_OF(numbers) ((const void *)((uintptr_t)(numbers) + AHEAD * sizeof *(numbers)))
 
 #ifdef DIWA_CLONES /* one copy for each kind of processor, chosen when the library is loaded */
 #define FOR_EACH_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -48,7 +50,7 @@ static inline double of_bf16(uint16_t upper_half) {
                 const TYPE *numbers = members[member] + done;                                     \
                 const double weight = weights[member];                                            \
                 for (size_t i = 0; i < TILE; i += LINE / sizeof(TYPE))                            \
-                    __builtin_prefetch(numbers + AHEAD + i);                                      \
+                    __builtin_prefetch(AHEAD_OF(numbers + i));                                    \
                 for (size_t i = 0; i < TILE; i++) tile[i] += weight * WIDENED(numbers[i]);        \
             }                                                                                     \
             for (size_t i = 0; i < TILE; i++) sums[done + i] = tile[i] / divisor;                 \

@@ -6,9 +6,7 @@ compiler (see `hatch_build.py`); it reads every number once, as fast as memory g
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
@@ -49,10 +47,12 @@ class Located(Sequence["NDArray"]):
         self.where = where
         self.shape = shape
         self._make = made
+        self._made: Sequence[NDArray] | None = None
 
-    @cached_property
-    def _made(self) -> Sequence[NDArray]:
-        return self._make()
+    def _arrays(self) -> Sequence[NDArray]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
 
     def __len__(self) -> int:
         return len(self.where)
@@ -62,10 +62,10 @@ class Located(Sequence["NDArray"]):
     @overload
     def __getitem__(self, place: slice) -> Sequence[NDArray]: ...
     def __getitem__(self, place: int | slice) -> NDArray | Sequence[NDArray]:
-        return self._made[place]
+        return self._arrays()[place]
 
     def __iter__(self) -> Iterator[NDArray]:
-        return iter(self._made)
+        return iter(self._arrays())
 
 
 def summed(
@@ -129,11 +129,14 @@ class Compiled:
         library: the file that holds it.
 
     Raises:
+        ImportError: if this Python can't call libraries.
         OSError: if there is none, or it is of another kind of machine.
         AttributeError: if it is of another version.
     """
 
     def __init__(self, library: Path) -> None:
+        import ctypes  # which not every Python has
+
         held = ctypes.CDLL(str(library))
         size, number, pointer = ctypes.c_size_t, ctypes.c_double, ctypes.c_void_p
         self._loops = {kind: getattr(held, name) for kind, name in _LOOPS.items()}
@@ -147,7 +150,8 @@ class Compiled:
         """The sum."""
         total = np.empty(arrays.shape)
         factors = np.ones(len(arrays)) if weights is None else np.array(weights, dtype=np.float64)
-        assert factors.shape == arrays.where.shape
+        if factors.shape != arrays.where.shape:
+            raise ValueError(f"{len(factors)} weights for {len(arrays)} arrays")
         # What starts at -0 becomes what it would be if it started at its first number.
         start = -0.0 if weights is None else 0.0
         self._loops[arrays.kind.name](
@@ -165,7 +169,7 @@ class Compiled:
 def _compiled() -> Compiled | None:
     try:
         return Compiled(LIBRARY)
-    except (OSError, AttributeError):
+    except (ImportError, OSError, AttributeError):
         return None
 
 
