@@ -17,7 +17,7 @@ import numpy as np
 from diwa.errors import WeightsError
 from diwa.soup.methods.base import VARIANCE, Method, Stretch
 from diwa.weights.header import TensorInfo
-from diwa.weights.kinds import widened
+from diwa.weights.kinds import narrowed, widened
 from diwa.weights.sums import Located
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class _Tensor:
                 wide = stretch.members[0]
             else:
                 wide = method.blend(stretch, self._studied(method))
-            numbers = wide.astype(kind.numpy(), copy=False).reshape(-1)
+            numbers = narrowed(wide, kind).reshape(-1)
         # A narrower kind can't hold what is not finite: one look tells of both.
         if not np.isfinite(numbers).all():
             self._refuse(stretch, widened(wide.reshape(-1)), widened(numbers))

@@ -97,6 +97,31 @@ def kind_of(dtype: object) -> Kind | None:
     return _OF_NUMPY.get(name)
 
 
+def narrowed(array: NDArray, kind: Kind) -> NDArray:
+    """Numbers in another kind, each rounded once.
+
+    Example:
+        >>> narrowed(np.array([16.0625000002]), KINDS["BF16"]).astype(float).tolist()
+        [16.125]
+    """
+    if array.dtype == np.float64 and kind.bytes < 4 and kind.dtype != "float16":
+        # ml_dtypes rounds to float32 on the way, and a number may end up half-way there.
+        array = _to_odd(array)
+    return array.astype(kind.numpy(), copy=False)
+
+
+def _to_odd(array: NDArray) -> NDArray:
+    """In float32, but of the two that a number is between, the one whose last digit is 1.
+
+    No kind of fewer digits can take that for exact, or for half-way.
+    """
+    near = array.astype(np.float32)
+    bits = near.view(np.uint32)
+    even = (near != array) & np.isfinite(near) & (bits & 1 == 0)
+    further = (array < near) == np.signbit(near)
+    return np.where(even, bits + np.where(further, 1, -1).astype(np.uint32), bits).view(np.float32)
+
+
 def widened(array: NDArray) -> NDArray:
     """The same numbers in float32, or in float64 if they were; what is wide enough stays as it is.
 

@@ -12,7 +12,7 @@ import numpy as np
 from diwa.atomic import replacing
 from diwa.errors import WeightsError
 from diwa.weights.header import TensorInfo
-from diwa.weights.kinds import KINDS, Kind, kind_of, widened
+from diwa.weights.kinds import KINDS, Kind, kind_of, narrowed, widened
 from diwa.weights.source import METADATA_KEY, Source, open_source
 from diwa.weights.writer import FileWriter
 
@@ -114,7 +114,7 @@ class RunningMean:
             total, rest = self._sums[name]
             with np.errstate(over="ignore"):
                 # One rounding for the sum, one for the quotient, one for the kind.
-                mean = np.asarray((total + rest) / self.count).astype(kind.numpy())
+                mean = narrowed(np.asarray((total + rest) / self.count), kind)
             if not np.isfinite(widened(mean)).all():
                 raise WeightsError(
                     f"{name!r}: its mean is too large for {kind.code}",
