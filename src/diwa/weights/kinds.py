@@ -111,15 +111,20 @@ def narrowed(array: NDArray, kind: Kind) -> NDArray:
 
 
 def _to_odd(array: NDArray) -> NDArray:
-    """In float32, but of the two that a number is between, the one whose last digit is 1.
+    """In float32, but never by rounding half-way between two numbers of a kind of fewer digits.
 
-    No kind of fewer digits can take that for exact, or for half-way.
+    Of the two that a number is between, such a one gives way to the other, whose last digit is 1.
     """
-    near = array.astype(np.float32)
-    bits = near.view(np.uint32)
-    even = (near != array) & np.isfinite(near) & (bits & 1 == 0)
-    further = (array < near) == np.signbit(near)
-    return np.where(even, bits + np.where(further, 1, -1).astype(np.uint32), bits).view(np.float32)
+    near = array.astype(np.float32, order="C")
+    flat, bits = near.reshape(-1), near.reshape(-1).view(np.uint32)
+    # With 8 binary digits or fewer, all that is half-way ends in so many zeros; little else does.
+    spots = np.flatnonzero(bits & 0x7FFF == 0)
+    exact, found = array.reshape(-1)[spots], flat[spots]
+    moved = (found != exact) & np.isfinite(found)
+    further = (exact < found) == np.signbit(found)
+    bits[spots[moved & further]] += 1
+    bits[spots[moved & ~further]] -= 1
+    return near
 
 
 def widened(array: NDArray) -> NDArray:
