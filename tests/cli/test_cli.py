@@ -267,6 +267,8 @@ def test_ctrl_c_promises_no_more_than_is_true(
     monkeypatch.setattr("diwa.cli.main._run", stopped)
     assert main([verb, "x"]) == 130
     assert capsys.readouterr().err == said
+    assert main([]) == 130
+    assert capsys.readouterr().err == "stopped\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         more = "; the same command goes on where this one stopped"
-        print(f"stopped{more if given[0] in _GOES_ON else ''}", file=sys.stderr)
+        print(f"stopped{more if _GOES_ON & {*given[:1]} else ''}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # Whoever read the output has closed it; there is nobody left to tell.
